@@ -21,6 +21,7 @@ import trainer  # noqa: F401  loads the BLAS, before anything imports mlx
 from trainer import policy_checkpoint as checkpoint
 from trainer.config import Config, load_config, parse_overrides
 from trainer.engine.control import Control
+from trainer.engine.run import Run
 from trainer.engine.training import train
 from trainer.events import Alert, Evaluation, Event, Iteration, PhaseProgress, SamplesWritten
 from trainer.rewards.code import code_of
@@ -28,7 +29,6 @@ from trainer.runs import checkpoint_files
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.samples import read_samples
-from trainer.runs.sinks import Sinks
 from workbench.system.code_trust import trusted_code
 
 PROMPTS = ["one", "two of them", "three", "four by four", "five", "six or seven", "eight", "nine to go", "and ten"]
@@ -222,7 +222,7 @@ def plant(place: str, iteration: int, action: Callable[[], None]) -> None:
         case "after-rename":
             Path.rename = after(Path.rename, lambda path, _: path.name == f"{step}.tmp", action)  # type: ignore[method-assign]
         case phase:
-            Sinks.emit = after(Sinks.emit, lambda _, event: within(event, phase, iteration), action)  # type: ignore[method-assign]
+            Run.emit = after(Run.emit, lambda _, event: within(event, phase, iteration), action)  # type: ignore[method-assign]
 
 
 def signalled(number: int, *, twice: bool = False) -> Callable[[], None]:

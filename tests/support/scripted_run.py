@@ -17,12 +17,13 @@ import pytest
 from config_files import save_config
 
 from trainer.config import Config
-from trainer.engine.control import Control, Steered
+from trainer.engine.control import Control
 from trainer.errors import DivergedError, Interrupted
 from trainer.events import (
     Alarm,
     CheckpointSaved,
     Evaluation,
+    Event,
     Fix,
     Iteration,
     PhaseProgress,
@@ -39,7 +40,7 @@ from trainer.rewards.code import Trust, trust_all
 from trainer.runs.checkpoint_files import write_state
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
-from trainer.runs.sinks import Sink, Sinks
+from trainer.runs.sinks import Sink
 
 
 def started(**changes: Any) -> RunStarted:
@@ -205,11 +206,16 @@ class Script:
         self.received = {"config": config, "resume": resume, "preset": preset}
         self.accepts_data = accept_data
         self.thread = threading.current_thread()
-        out = Sinks(sinks)
+
+        def emit(event: Event) -> None:
+            for sink in sinks:
+                sink.emit(event)
+
         try:
-            return self.play(out.emit, control)
+            return self.play(emit, control)
         finally:
-            out.close()
+            for sink in sinks:
+                sink.close()
 
 
 def done(emit: Callable[..., None], control: Control) -> RunEnded:
@@ -233,7 +239,7 @@ def wait(emit: Callable[..., None], control: Control) -> RunEnded:
     return _until_interrupted(emit, control, lambda: threading.Event().wait(0.01))
 
 
-class SteeredRun(Steered):
+class SteeredRun:
     """Requests as the script `steered` handles them, each reported by the events of a real run."""
 
     def __init__(self, emit: Callable[..., None]) -> None:
@@ -242,21 +248,19 @@ class SteeredRun(Steered):
         self.settings: dict[str, Any] = {"ppo.kl_coef": 0.02}
         self.wanted: dict[str, Any] = {}
 
-    def paused(self) -> None:
-        self.emit(StateChanged(state="paused"))
-
-    def resumed(self) -> None:
-        self.emit(StateChanged(state="training"))
-
-    def checkpoint(self) -> None:
+    def handle(self, request: str, *values: Any) -> None:
         done = self.number - 1
-        self.emit(CheckpointSaved(iteration=done, path=f"checkpoints/step-{done:06d}", seconds=0.2))
-
-    def rollback(self, to: int | None, reason: str) -> None:
-        self.emit(RolledBack(iteration=self.number - 1, to=to or 0, reason=reason))
-
-    def set(self, key: str, value: Any) -> None:
-        self.wanted[key] = value
+        match request, *values:
+            case ("paused",):
+                self.emit(StateChanged(state="paused"))
+            case ("resumed",):
+                self.emit(StateChanged(state="training"))
+            case ("checkpoint",):
+                self.emit(CheckpointSaved(iteration=done, path=f"checkpoints/step-{done:06d}", seconds=0.2))
+            case ("rollback", to, reason):
+                self.emit(RolledBack(iteration=done, to=to or 0, reason=reason))
+            case ("set", key, value):
+                self.wanted[key] = value
 
     def answer(self, question: Question, check: Callable[[], None]) -> Answer:
         check()

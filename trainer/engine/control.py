@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from trainer.errors import Interrupted
 from trainer.events import HumanEvaluation
@@ -25,9 +25,8 @@ from trainer.questions import (
 
 INBOX_SECONDS = 0.2
 """Shortest time between two looks into the inbox."""
-
-
 ENDED = "the run ended before it was answered"
+NO_ANSWERS = "this trainer takes no questions"
 
 
 class Waiting(NamedTuple):
@@ -38,53 +37,38 @@ class Waiting(NamedTuple):
     dropped: Dropped
 
 
-class Steered:
-    """Handlers of a run for requests, called on the trainer's thread in `Control.check`; here they do nothing.
+class Steered(Protocol):
+    """A run as requests steer it, on the trainer's thread in `Control.check`."""
 
-    `Control` uses this class itself while no run is attached, for example while the reference is evaluated.
-    """
+    def handle(self, request: str, *values: Any) -> None:
+        """Handle a request: "checkpoint", "rollback" (to, reason), "set" (key, value), "report" (event).
 
-    def paused(self) -> None:
-        """Handle the start of a pause."""
-
-    def resumed(self) -> None:
-        """Handle the end of a pause."""
-
-    def checkpoint(self) -> None:
-        """Save a checkpoint now."""
-
-    def rollback(self, to: int | None, reason: str) -> None:
-        """Continue from the checkpoint after iteration `to` before the next iteration."""
-
-    def set(self, key: str, value: Any) -> None:
-        """Set the live setting `key` to `value` from the next iteration on."""
-
-    def report(self, event: HumanEvaluation) -> None:
-        """Emit an event that another process has found out about the run."""
+        "paused" and "resumed" report what has just happened.
+        """
 
     def answer(self, question: Question, check: Callable[[], None]) -> Answer:
         """Answer with the model. Between its smallest steps, `check` raises Interrupted if the run is to end.
 
         It raises QuestionDroppedError if nobody waits for the answer any more, which is this answer's `problem`.
         """
-        return unanswered(question, "this trainer takes no questions")
 
 
 class Control:
     """Requests to a running trainer, from any thread, and all but `ask` from a signal handler; each returns at once.
 
     The trainer calls `attach`, `detach`, `check`, `check_end`, `between_iterations` and `clock`, all on its own thread.
+    While no run is attached, as at the start of one, requests other than those to pause and to end are lost.
     """
 
     def __init__(self) -> None:
         # Takes no lock that the thread interrupted by a signal handler could hold.
-        self._requests: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()  # an empty one wakes a paused trainer
         self._ends: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()  # reasons, and whether to save
         self._questions: deque[Waiting] = deque()
         self._takes_questions = True
         self._lock = threading.Lock()  # no question may slip in while `detach` empties the queue
         # Used by the trainer's thread alone:
-        self._run = Steered()
+        self._run: Steered | None = None
         self._look_into_inbox: Callable[[], None] = lambda: None
         self._inbox_due = 0.0
         self._paused = False
@@ -94,42 +78,44 @@ class Control:
 
     def stop(self, reason: str = "stopped by the user") -> None:
         """End the run, within a token step or micro-batch, after a checkpoint of the last whole iteration."""
-        self._request_end(reason, save=True)
+        self._ends.put((reason, True))
+        self._requests.put(())
 
     def abort(self, reason: str = "aborted by the user") -> None:
         """End the run at once, without a checkpoint."""
-        self._request_end(reason, save=False)
+        self._ends.put((reason, False))
+        self._requests.put(())
 
     def pause(self) -> None:
         """Pause the run within a token step or micro-batch. Other requests are still handled."""
-        self._requests.put(lambda: self._pace(paused=True))
+        self._requests.put(("pace", True, False))
 
     def resume(self) -> None:
         """Continue, and do not stop after a single step."""
-        self._requests.put(lambda: self._pace(paused=False))
+        self._requests.put(("pace", False, False))
 
     def step(self) -> None:
         """Continue, and pause after the current iteration, or after the next one if none is under way."""
-        self._requests.put(lambda: self._pace(paused=False, stepping=True))
+        self._requests.put(("pace", False, True))
 
     def checkpoint(self) -> None:
         """Save a checkpoint of the last whole iteration now."""
-        self._requests.put(lambda: self._run.checkpoint())
+        self._requests.put(("checkpoint",))
 
     def rollback(self, to: int | None = None, reason: str = "requested by the user") -> None:
         """Continue from the checkpoint after iteration `to` before the next iteration, which keeps its number.
 
         None: the best checkpoint, or the oldest if none is kept as the best. If the run refuses, an Alert says why.
         """
-        self._requests.put(lambda: self._run.rollback(to, reason))
+        self._requests.put(("rollback", to, reason))
 
     def set(self, key: str, value: Any) -> None:
         """Change a live setting before the next iteration. If the run refuses, an Alert says why."""
-        self._requests.put(lambda: self._run.set(key, value))
+        self._requests.put(("set", key, value))
 
     def report(self, event: HumanEvaluation) -> None:
         """Emit `event` as one of the run's own; a run that has ended ignores it."""
-        self._requests.put(lambda: self._run.report(event))
+        self._requests.put(("report", event))
 
     def ask(self, question: Question, reply: Reply, dropped: Dropped = never) -> None:
         """Ask the model to write, within a token step or micro-batch and after earlier questions.
@@ -141,7 +127,7 @@ class Control:
         with self._lock:
             if self._takes_questions:
                 self._questions.append(Waiting(question, reply, dropped))
-                self._requests.put(lambda: None)  # wakes a trainer that is paused
+                self._requests.put(())
                 return
         reply(unanswered(question, ENDED))
 
@@ -162,7 +148,7 @@ class Control:
             self._questions.clear()
         for waiting in left:
             waiting.reply(unanswered(waiting.question, ENDED))
-        self._run = Steered()
+        self._run = None
         self._look_into_inbox = lambda: None
 
     def check(self) -> None:
@@ -210,32 +196,39 @@ class Control:
         return time.perf_counter() - self._held
 
     def _hold(self) -> None:
-        self._run.paused()
+        self._handle("paused")
         self._answer()
         while self._paused:
             self._handle_waiting(INBOX_SECONDS)
             self._answer()
-        self._run.resumed()
+        self._handle("resumed")
+
+    def _handle(self, request: str, *values: Any) -> None:
+        if request == "pace":
+            self._paused, self._stepping = values
+        elif self._run is not None:
+            self._run.handle(request, *values)
 
     def _answer(self) -> None:
         """Answer waiting questions one after the other. Other requests are handled meanwhile."""
         while self._questions:
             waiting = self._questions.popleft()
             answer = unanswered(waiting.question, ENDED)
+
+            def check(waiting: Waiting = waiting) -> None:
+                self._handle_waiting()
+                if waiting.dropped():
+                    raise QuestionDroppedError
+
             try:
-                answer = self._answered(waiting)
+                if waiting.dropped():
+                    answer = unanswered(waiting.question, DROPPED)
+                elif self._run is None:
+                    answer = unanswered(waiting.question, NO_ANSWERS)
+                else:
+                    answer = self._run.answer(waiting.question, check)
             finally:
                 waiting.reply(answer)
-
-    def _answered(self, waiting: Waiting) -> Answer:
-        def check() -> None:
-            self._handle_waiting()
-            if waiting.dropped():
-                raise QuestionDroppedError
-
-        if waiting.dropped():
-            return unanswered(waiting.question, DROPPED)
-        return self._run.answer(waiting.question, check)
 
     def _handle_waiting(self, wait: float = 0.0) -> None:
         """Handle requests, after waiting for at most `wait` seconds."""
@@ -243,14 +236,9 @@ class Control:
             self._inbox_due = now + INBOX_SECONDS
             self._look_into_inbox()
         with contextlib.suppress(queue.Empty):
-            self._requests.get(wait > 0, wait)()
+            request = self._requests.get(wait > 0, wait)
             while True:
-                self._requests.get_nowait()()
+                if request:
+                    self._handle(*request)
+                request = self._requests.get_nowait()
         self.check_end()
-
-    def _request_end(self, reason: str, *, save: bool) -> None:
-        self._ends.put((reason, save))
-        self._requests.put(lambda: None)  # wakes a trainer that is paused
-
-    def _pace(self, *, paused: bool, stepping: bool = False) -> None:
-        self._paused, self._stepping = paused, stepping

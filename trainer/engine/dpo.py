@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
@@ -11,14 +10,11 @@ import mlx.core as mx
 
 from trainer.arrays import Purpose, key_for
 from trainer.config.dpo import DPOConfig, as_ppo
-from trainer.config.reward_model import PreferenceDataConfig
-from trainer.distributed.ranks import ALONE, Ranks
 from trainer.dpo import DPOLearner, evaluate_pairs
 from trainer.engine.steps import StepTraining
-from trainer.engine.trainable import Hooks
 from trainer.errors import storage_error
 from trainer.evaluation.held_out import ReferenceBaseline, evaluate, reference_baseline
-from trainer.events import DPOStep, ignored
+from trainer.events import DPOStep
 from trainer.files import read_regular
 from trainer.memory.estimate import changed
 from trainer.models.actor_critic import ActorCriticLLM
@@ -27,37 +23,21 @@ from trainer.models.trunk import check_grad_checkpoint
 from trainer.pairs.comparisons import Comparisons, load_material, policy_comparisons
 from trainer.pairs.groups import changed_preferences
 from trainer.plurals import counted
-from trainer.policy_checkpoint import Snapshot, load_checkpoint, parts_of, save_checkpoint
+from trainer.policy_checkpoint import Snapshot
 from trainer.ppo.loop import PPO
 from trainer.preferences.records import Preference
 from trainer.reward_model.pair_evaluation import length_slope_of
-from trainer.rewards import Rewards, Trust, build_run_rewards, load_functions, trust_all
+from trainer.rewards import Rewards, build_run_rewards, load_functions
 from trainer.rewards.model_reward import keep_models
 from trainer.runs.folder import RunFolder
 
 
 class DPO(StepTraining):
-    """A policy under training by DPO; see `Trainable`. Its rewards score the samples; without, it samples nothing.
-
-    preferences: those to train on, instead of `config.data.preferences`; trust: as for `build_rewards`.
-    """
+    """A policy under training by DPO; see `Trainable`. Its rewards score the samples; without, it samples nothing."""
 
     config: DPOConfig
     step_event = DPOStep
-
-    def __init__(
-        self,
-        config: DPOConfig,
-        ranks: Ranks = ALONE,
-        hooks: Hooks = Hooks(ignored),  # noqa: B008  immutable
-        *,
-        preferences: Iterable[Preference] | None = None,
-        trust: Trust = trust_all,
-    ) -> None:
-        super().__init__(config, ranks, hooks)
-        self._preferences = preferences
-        self._trust = trust
-        self._functions: dict[str, ModuleType] = {}
+    _functions: dict[str, ModuleType] | None = None
 
     def load(self, folder: RunFolder | None) -> Sequence[Any]:
         """Read preferences and model; return the hash of the preferences. Raises UsageError if `folder` has another."""
@@ -68,7 +48,10 @@ class DPO(StepTraining):
         def compared(preferences: Iterable[Preference], model: LoadedTokenizer, config: DPOConfig) -> Comparisons:
             data = policy_comparisons(preferences, model, config)
             if folder:
-                _check_pairs(folder, data.fingerprint, config.data)
+                with storage_error(f"cannot read '{folder.pairs}'", "start a new run"):
+                    began_with = read_regular(folder.pairs).strip()
+                if began_with != data.fingerprint.encode():
+                    raise changed_preferences(config.data)
             return data
 
         self.model, self.data, warnings = load_material(self.config, self._preferences, compared)
@@ -94,7 +77,8 @@ class DPO(StepTraining):
         self, config: DPOConfig, model: LoadedModel, data: Comparisons, rewards: Rewards | None = None
     ) -> Self:
         """Build what trains on a loaded model and comparisons; return this object."""
-        self.config, self.model, self.data, self.fingerprint = config, model, data, data.fingerprint
+        self.use_data(config, data)
+        self.model, self.fingerprint = model, data.fingerprint
         as_sampled, tokenizer = as_ppo(config), model.tokenizer
         key = key_for(config.run.seed, Purpose.ADAPTER)
         self.actor = ActorCriticLLM(model.backbone, as_sampled.model, key=key)
@@ -122,15 +106,9 @@ class DPO(StepTraining):
             tokens = config.optim.micro_batch_tokens
             self._ppo.configure(changed(self._ppo.config, "optim.micro_batch_tokens", tokens))
 
-    @property
-    def is_finished(self) -> bool:
-        """Return whether all steps have been taken; a resume with more steps continues."""
-        return self.number >= self.total
-
-    @property
-    def reason(self) -> str:
-        """Reason why there are no more steps."""
-        return f"{counted(self.number, 'step')} done"
+    def ending(self) -> str:
+        """Return why there are no more steps, if all have been taken; a resume with more steps continues."""
+        return f"{counted(self.number, 'step')} done" if self.number >= self.total else ""
 
     def prepare(self) -> None:
         """Evaluate the untrained policy."""
@@ -140,13 +118,13 @@ class DPO(StepTraining):
     def due(self) -> Iterator[Callable[[], object]]:
         """Yield `evaluate` if it is due after the step just taken: after every so many, and after the last."""
         every = self.config.eval.every
-        if self.is_finished or (every and self.number % every == 0):
+        if self.ending() or (every and self.number % every == 0):
             yield self.evaluate
 
     def evaluate(self) -> None:
         """Evaluate the current policy on the held-out comparisons, and by its samples if there is a reward."""
         if self.data.held_out:
-            self.report(
+            self.hooks.report(
                 evaluate_pairs(
                     self.actor,
                     self.data.held_out,
@@ -159,7 +137,7 @@ class DPO(StepTraining):
                 )
             )
         if self._ppo is not None:
-            self.report(evaluate(self._ppo, self.data.prompts, self.number, self._baseline))
+            self.hooks.report(evaluate(self._ppo, self.data.prompts, self.number, self._baseline))
 
     def snapshot(self) -> Snapshot:
         """Return the current state, as that of a PPO run without a critic."""
@@ -180,27 +158,3 @@ class DPO(StepTraining):
         self.learner.optimizer.restore(snapshot.optimizer["policy"])
         self.number, self.tokens = snapshot.iteration, snapshot.tokens
         self.is_prepared = True
-
-    def write(self, folder: Path, snapshot: Snapshot) -> None:
-        """Write a checkpoint."""
-        save_checkpoint(folder, snapshot)
-
-    def read(self, folder: Path) -> Snapshot:
-        """Read a checkpoint."""
-        return load_checkpoint(folder, self.actor.adapter_config)
-
-    def shared_state(self) -> tuple[dict[str, Any], Any]:
-        """Return the current state for the other ranks."""
-        return parts_of(self.snapshot())
-
-    def take_over(self, state: dict[str, Any]) -> None:
-        """Continue from the first rank's state."""
-        here = self.snapshot()
-        self.restore(here._replace(**state, **self.ranks.from_first(parts_of(here)[1])))
-
-
-def _check_pairs(folder: RunFolder, pairs: str, config: PreferenceDataConfig) -> None:
-    with storage_error(f"cannot read '{folder.pairs}'", "start a new run"):
-        began_with = read_regular(folder.pairs).strip()
-    if began_with != pairs.encode():
-        raise changed_preferences(config)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
@@ -13,31 +12,27 @@ import mlx.core as mx
 from trainer.arrays import Purpose, key_for
 from trainer.config import Config
 from trainer.data import column_names, load_prompts
-from trainer.distributed.ranks import Ranks
 from trainer.engine.answers import answer
 from trainer.engine.artifacts import save_samples
 from trainer.engine.initial import check_policy_init, check_value_init, init_policy, init_value_model
-from trainer.engine.prompts import RunPrompts, changed_since, prompts_record, run_prompts
-from trainer.engine.trainable import Hooks
+from trainer.engine.prompts import changed_since, prompts_record, run_prompts
+from trainer.engine.trainable import Trainable
 from trainer.errors import ChangedPromptsError, DataError
 from trainer.evaluation.held_out import ReferenceBaseline, evaluate, reference_baseline
 from trainer.events import DataChanged, Evaluation, Event, Phase
 from trainer.files import PRIVATE, SHARED, is_file, remove, write_whole
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.backbone import LoadedModel, load_backbone
+from trainer.models.backbone import load_backbone
 from trainer.plurals import counted
 from trainer.policy_checkpoint import (
     Rollback,
     Snapshot,
-    load_checkpoint,
-    parts_of,
     restore_snapshot,
-    save_checkpoint,
     take_snapshot,
 )
 from trainer.ppo.loop import PPO, IterationResult
 from trainer.questions import Answer, Question
-from trainer.rewards import Rewards, Trust, build_run_rewards, load_functions, trust_all
+from trainer.rewards import Rewards, build_run_rewards, load_functions
 from trainer.rewards.model_reward import keep_models
 from trainer.rollout.token_texts import TokenTexts
 from trainer.runs.checkpoint_files import newest_checkpoint
@@ -46,31 +41,17 @@ from trainer.runs.folder import RunFolder
 STATISTICS_RESTARTED = "reward.sources changed: the running statistics of reward.normalize start again"
 
 
-class PPOTraining:
-    """A policy under training by PPO; see `Trainable`. A snapshot names the reward's sources with their statistics.
+class PPOTraining(Trainable):
+    """A policy under training by PPO; see `Trainable`. A snapshot names the reward's sources with their statistics."""
 
-    trust: as for `build_rewards`; accept_data: go on with other prompts than those that a resumed run trained on.
-    """
-
-    model: LoadedModel
     ppo: PPO
-    fingerprint = ""
 
-    def __init__(
-        self, config: Config, ranks: Ranks, hooks: Hooks, *, trust: Trust = trust_all, accept_data: bool = False
-    ) -> None:
-        self.config = config
-        self.ranks = ranks
-        self.hooks = hooks
-        self.warnings: list[str] = []
-        self.number = 0  # iterations done
+    def __init__(self, config: Config, *arguments: Any, **options: Any) -> None:
+        super().__init__(config, *arguments, **options)
         self.is_evaluated = False
         """True once the journal has an evaluation on the present prompts."""
-        self._trust = trust
-        self._accept_data = accept_data
-        self._check = hooks.check
+        self._check = self.hooks.check
         self._changed_data = ""  # how the prompts of a resumed run differ from those that it trained on, if accepted
-        self._peaks: dict[str, int] = {}
         self._left: IterationResult | Evaluation | None = None  # by the last work, and not reported yet
 
     def load(self, folder: RunFolder | None) -> Sequence[Any]:
@@ -89,13 +70,12 @@ class PPOTraining:
         self.model = load_backbone(config.model)
         found = run_prompts(config, rows, self.model, skipped)
         self._train, self._held_out = found.train, found.held_out[: config.eval.prompts]
+        self.total, self.prompts, self.eval_prompts = config.ppo.iterations, len(self._train), len(self._held_out)
+        longest = max(len(prompt.tokens) for prompt in self._train)
+        self.sizes = (longest, longest + config.rollout.max_new_tokens)
         self.warnings += found.warnings
-        if self.ranks.leads:
-            self._check_data(folder, found)
-        return [row[:3] for row in rows]
-
-    def _check_data(self, folder: RunFolder | None, found: RunPrompts) -> None:
-        """Compare the prompts of a resumed run with those that it remembers. Raises ChangedPromptsError."""
+        if not self.ranks.leads:
+            return [row[:3] for row in rows]
         self._record = prompts_record(found)
         self._changed_data = changed_since(folder, found) if folder else ""
         if folder and self._changed_data and not self._accept_data:
@@ -103,6 +83,7 @@ class PPOTraining:
                 f"the prompts of run '{folder.name}' have changed ({self._changed_data}): restore them, or go on with "
                 "these by --accept-data, which begins a new series of evaluations"
             )
+        return [row[:3] for row in rows]
 
     def build(self, config: Config) -> None:
         """Put adapters and a critic on the model, and build the rewards."""
@@ -111,7 +92,7 @@ class PPOTraining:
         actor = ActorCriticLLM(self.model.backbone, config.model, key=key_for(config.run.seed, Purpose.ADAPTER))
         report, clock, tokenizer = self.hooks.report, self.hooks.clock, self.model.tokenizer
         self.ppo = PPO(config, actor, tokenizer, self._train, rewards, report=report, clock=clock, ranks=self.ranks)
-        self.config = config
+        self.config, self.actor, self.phases = config, actor, self.ppo.phases
         self._token_texts = TokenTexts(tokenizer)
         self._baseline: ReferenceBaseline | None = None
         if config.eval.reference:
@@ -133,26 +114,6 @@ class PPOTraining:
         """Initialise policy and critic from what `model` names."""
         init_policy(self.ppo.actor, self.config.model)
         init_value_model(self.ppo.actor, self.model, self.config.model)
-
-    def sizes(self) -> tuple[int, int]:
-        """Return the tokens of the longest prompt, and of it with a response."""
-        longest = max(len(prompt.tokens) for prompt in self._train)
-        return longest, longest + self.config.rollout.max_new_tokens
-
-    @property
-    def total(self) -> int:
-        """Iterations of the whole run."""
-        return self.config.ppo.iterations
-
-    @property
-    def prompts(self) -> int:
-        """Prompts to train on."""
-        return len(self._train)
-
-    @property
-    def eval_prompts(self) -> int:
-        """Prompts to evaluate on."""
-        return len(self._held_out)
 
     def trainable(self) -> Sequence[mx.array]:
         """Return the arrays of policy and critic."""
@@ -176,19 +137,10 @@ class PPOTraining:
         self._left = self.ppo.iteration(self.number + 1)
         self.number += 1
 
-    def peaks(self) -> Mapping[Phase, int]:
-        """Return the highest memory of the last iteration by phase, bytes."""
-        return cast("Mapping[Phase, int]", self._peaks)
-
-    @property
-    def phase(self) -> Phase:
-        """Phase that was reported last."""
-        return self.ppo.phases.latest or "update"
-
     def due(self) -> Iterator[Callable[[], Evaluation]]:
         """Yield `evaluate` after every so many iterations, and after the last."""
         every = self.config.eval.every
-        if self._evaluates and (self.is_finished or self.number % every == 0):
+        if self._evaluates and (self.ending() or self.number % every == 0):
             yield self.evaluate
 
     @property
@@ -209,19 +161,14 @@ class PPOTraining:
             trains_policy = self.ppo.trains_policy(self.number)
             report(save_samples(folder, self.config, left, self._token_texts, trains_policy=trains_policy))
             report(left.metrics)
-            self._peaks = left.metrics.memory
+            self.peaks = cast("Mapping[Phase, int]", left.metrics.memory)
         elif left is not None:
             report(left)
 
-    @property
-    def is_finished(self) -> bool:
-        """Return whether all iterations are done."""
-        return self.number >= self.config.ppo.iterations
-
-    @property
-    def reason(self) -> str:
-        """Reason why nothing is left to do."""
-        return f"{counted(self.config.ppo.iterations, 'iteration')} done"
+    def ending(self) -> str:
+        """Return why nothing is left to do, if all iterations are done."""
+        total = self.config.ppo.iterations
+        return f"{counted(total, 'iteration')} done" if self.number >= total else ""
 
     def configure(self, config: Config, rewards: Rewards | None = None) -> None:
         """Use `config` from the next iteration on. rewards: its own; None to build them where they differ."""
@@ -264,23 +211,6 @@ class PPOTraining:
     def _sources(self) -> list[dict[str, Any]]:
         """`reward.sources` as plain values."""
         return [source.model_dump() for source in self.config.reward.sources]
-
-    def write(self, folder: Path, snapshot: Snapshot) -> None:
-        """Write a checkpoint."""
-        save_checkpoint(folder, snapshot)
-
-    def read(self, folder: Path) -> Snapshot:
-        """Read a checkpoint."""
-        return load_checkpoint(folder, self.ppo.actor.adapter_config)
-
-    def shared_state(self) -> tuple[dict[str, Any], Any]:
-        """Return the current state for the other ranks."""
-        return parts_of(self.snapshot())
-
-    def take_over(self, state: dict[str, Any]) -> None:
-        """Continue from the first rank's state."""
-        here = self.snapshot()
-        self.restore(here._replace(**state, **self.ranks.from_first(parts_of(here)[1])))
 
     def answer(self, question: Question, check: Callable[[], None], snapshot: Snapshot) -> Answer:
         """Answer with the policy of `snapshot`, whatever arrays the current one has in the model.

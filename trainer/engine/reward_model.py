@@ -15,17 +15,14 @@ import numpy as np
 
 from trainer.arrays import Purpose, key_for
 from trainer.config.reward_model import RewardModelConfig
-from trainer.distributed.ranks import ALONE, Ranks
 from trainer.engine.steps import StepTraining
-from trainer.engine.trainable import Hooks
-from trainer.events import Alert, Phase, RewardModelEvaluation, ignored
+from trainer.events import Alert, Phase, RewardModelEvaluation
 from trainer.files import PRIVATE, SHARED
 from trainer.models.backbone import ScalarHead
 from trainer.models.trunk import check_grad_checkpoint
 from trainer.pairs.comparisons import Comparisons, load_material, reward_comparisons
 from trainer.pairs.groups import Group, changed_preferences
 from trainer.plurals import counted
-from trainer.preferences.records import Preference
 from trainer.reward_model.fitted_head import MOST_COMPARISONS, check_enough, differences, fit_head
 from trainer.reward_model.network import Read, RewardModel, Scores, score_sequences
 from trainer.reward_model.pair_evaluation import (
@@ -67,22 +64,14 @@ class _Cost(NamedTuple):
 class RewardModelTraining(StepTraining):
     """A reward model under training: normalise, take steps, evaluate on held-out comparisons, normalise again.
 
-    See `Trainable`. preferences: those to train on, instead of `config.data.preferences`.
+    See `Trainable`.
     """
 
     config: RewardModelConfig
 
-    def __init__(
-        self,
-        config: RewardModelConfig,
-        ranks: Ranks = ALONE,
-        hooks: Hooks = Hooks(ignored),  # noqa: B008  immutable
-        *,
-        preferences: Iterable[Preference] | None = None,
-    ) -> None:
-        super().__init__(config, ranks, hooks)
+    def __init__(self, config: RewardModelConfig, *arguments: Any, **options: Any) -> None:
+        super().__init__(config, *arguments, **options)
         self._begun_with = config
-        self._preferences = preferences
         self._is_finished = False
         self.untrained: Baseline | None = None
         self.evaluation: dict[str, Any] | None = None
@@ -106,7 +95,7 @@ class RewardModelTraining(StepTraining):
         self, config: RewardModelConfig, backbone: nn.Module, data: Comparisons, head: ScalarHead | None = None
     ) -> Self:
         """Build what trains on a loaded backbone and comparisons; return this object."""
-        self.config, self.data = config, data
+        self.use_data(config, data)
         if config.train.head == "fitted":
             check_enough(data.train)
         ties = Counter(pair.is_tie for group in data.train for pair in group.pairs)
@@ -131,14 +120,10 @@ class RewardModelTraining(StepTraining):
             write_predictions(folder.root / HELD_OUT, self._predicted, mode=mode)
             self._predicted = None
 
-    @property
-    def is_finished(self) -> bool:
-        """Return whether `finish` was called; a run that has finished cannot be resumed with more steps."""
-        return self._is_finished
-
-    @property
-    def reason(self) -> str:
-        """Reason why there are no more steps."""
+    def ending(self) -> str:
+        """Return why there are no more steps, if `finish` was called; such a run cannot be resumed with more."""
+        if not self._is_finished:
+            return ""
         if self.number < self.total:
             return f"held-out log-loss did not improve in {counted(self.without_better, 'evaluation')}"
         return f"{counted(self.number, 'step')} done"
@@ -211,7 +196,7 @@ class RewardModelTraining(StepTraining):
             report=self.evaluation,
             best=self.best,
             without_better=self.without_better,
-            finished=self.is_finished,
+            finished=self._is_finished,
         )
 
     def restore(self, snapshot: RewardModelSnapshot) -> None:
@@ -258,7 +243,7 @@ class RewardModelTraining(StepTraining):
             f"the head was fitted to {counted(head.pairs, 'pair')}: {100 * head.accuracy:.1f}% right in the "
             f"cross-validation, with a penalty of {head.penalty:g}"
         )
-        self.report(Alert(iteration=0, level="info", code="head_fitted", message=message))
+        self.hooks.report(Alert(iteration=0, level="info", code="head_fitted", message=message))
 
     def _normalize(self) -> None:
         """Set mean and deviation from a sample of the training completions, the same one each time."""
@@ -301,7 +286,7 @@ class RewardModelTraining(StepTraining):
         log_nu = self.scorer.log_nu
         result = report_on(found, length_slope=self.length_slope, untrained=self.untrained, log_nu=log_nu)
         self._predict(result, self.number)
-        self.report(
+        self.hooks.report(
             RewardModelEvaluation(
                 iteration=self.number,
                 pairs=result.accuracy.pairs,

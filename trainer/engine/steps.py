@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import mlx.core as mx
@@ -14,14 +14,11 @@ import numpy.typing as npt
 from trainer.arrays import Purpose
 from trainer.config.dpo import DPOConfig, DPOTrainConfig
 from trainer.config.reward_model import RewardModelConfig, RewardTrainConfig
-from trainer.distributed.ranks import Ranks
-from trainer.engine.trainable import Hooks
-from trainer.events import Phase, RewardModelStep
+from trainer.engine.trainable import Trainable
+from trainer.events import RewardModelStep
 from trainer.fitting.phases import Phases, SkippedSteps
 from trainer.memory.estimate import changed
-from trainer.models.backbone import LoadedModel
 from trainer.pairs.comparisons import Comparisons
-from trainer.runs.folder import RunFolder
 
 Item = TypeVar("Item")
 TrainConfig = RewardTrainConfig | DPOTrainConfig
@@ -48,55 +45,26 @@ def _epoch_order(groups: int, epoch: int, seed: int) -> npt.NDArray[np.int64]:
     return np.random.default_rng([seed, Purpose.MINIBATCHES, epoch]).permutation(groups)
 
 
-class StepTraining:
-    """Steps on comparisons, of which a subclass has the loss, the evaluations and the state; see `Trainable`."""
+class StepTraining(Trainable):
+    """Steps on comparisons, of which a subclass has the loss, the evaluations and the state."""
 
     step_event: ClassVar[type[RewardModelStep]] = RewardModelStep
-    model: LoadedModel
     data: Comparisons
     learner: Any  # with `train`, as `DPOLearner` and `RewardLearner` have it
-    fingerprint = ""
 
-    def __init__(self, config: RewardModelConfig | DPOConfig, ranks: Ranks, hooks: Hooks) -> None:
-        self.config: Any = config
-        self.ranks = ranks
-        self.hooks = hooks
-        self.report = hooks.report
-        self.warnings: list[str] = []
-        self.number = 0  # steps taken
+    def __init__(self, config: RewardModelConfig | DPOConfig, *arguments: Any, **options: Any) -> None:
+        super().__init__(config, *arguments, **options)
         self.tokens = 0
         self.is_prepared = False
-        self._memory = 0  # peak of the last step, bytes
         self._skipped = SkippedSteps("step", lambda: f"lower optim.lr ({config.optim.lr:g}) and start a new run")
-        self.phases = Phases(lambda event: self.report(event), hooks.clock)
+        self.phases = Phases(self.hooks.report, self.hooks.clock)
 
-    @property
-    def total(self) -> int:
-        """Steps of the whole run."""
-        return steps_in(len(self.data.train), self.config.train)
-
-    @property
-    def prompts(self) -> int:
-        """Comparisons to train on."""
-        return len(self.data.train)
-
-    @property
-    def eval_prompts(self) -> int:
-        """Comparisons to evaluate on."""
-        return len(self.data.held_out)
-
-    def sizes(self) -> tuple[int, int]:
-        """Return the tokens of the longest sequence, and of the widest comparison with its padding."""
-        return self.data.longest, self.data.widest
-
-    def initialise(self) -> None:
-        """Begin as built."""
-
-    def begin_in(self, folder: RunFolder) -> None:
-        """Write nothing."""
-
-    def leave(self, folder: RunFolder) -> None:
-        """Write nothing: steps report themselves."""
+    def use_data(self, config: Any, data: Comparisons) -> None:
+        """Train on `data` by `config`."""
+        self.config, self.data = config, data
+        self.total = steps_in(len(data.train), config.train)
+        self.prompts, self.eval_prompts = len(data.train), len(data.held_out)
+        self.sizes = (data.longest, data.widest)
 
     def opening(self) -> Callable[[], None] | None:
         """Return `prepare` until it was called, or a state restored."""
@@ -105,15 +73,6 @@ class StepTraining:
     def prepare(self) -> None:
         """Do what precedes the first step."""
         raise NotImplementedError
-
-    @property
-    def phase(self) -> Phase:
-        """Phase that was reported last."""
-        return self.phases.latest or "update"
-
-    def peaks(self) -> Mapping[Phase, int]:
-        """Return the highest memory of the last step, bytes."""
-        return {"update": self._memory}
 
     def configure(self, config: Any, rewards: Any = None) -> None:
         """Use the micro-batches of `config` from now on."""
@@ -135,7 +94,8 @@ class StepTraining:
         tokens = sum(group.tokens for group in groups)
         self.number = number
         self.tokens += tokens
-        self._memory = mx.get_peak_memory()
+        memory = mx.get_peak_memory()
+        self.peaks = {"update": memory}
         event = self.step_event(
             iteration=number,
             comparisons=len(groups),
@@ -144,9 +104,9 @@ class StepTraining:
             tokens=self.tokens,
             tokens_per_second=tokens / seconds,
             seconds=seconds,
-            memory_bytes=self._memory,
-            ranks=self.ranks.described(seconds, self._memory),
+            memory_bytes=memory,
+            ranks=self.ranks.described(seconds, memory),
         )
-        self.report(event)
-        self._skipped.after(number, skipped=event.skipped, report=self.report)
+        self.hooks.report(event)
+        self._skipped.after(number, skipped=event.skipped, report=self.hooks.report)
         return event

@@ -1,117 +1,139 @@
-"""Protocol of what a run trains (PPO, a reward model, DPO), and what the run gives to it."""
+"""What a run trains (PPO, a reward model, DPO), and what the run gives to it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from trainer.events import Phase, Report
+from trainer.distributed.ranks import ALONE, Ranks
+from trainer.events import Phase, Report, ignored
+from trainer.fitting.phases import Phases
+from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel
+from trainer.policy_checkpoint import load_checkpoint, parts_of, save_checkpoint
+from trainer.preferences.records import Preference
+from trainer.rewards import Trust, trust_all
 from trainer.runs.folder import RunFolder
 
 
 class Hooks(NamedTuple):
     """Means that a run gives to the algorithm that it trains."""
 
-    report: Report
+    report: Report = ignored
     clock: Callable[[], float] = time.perf_counter  # stops while requests are handled
     check: Callable[[], None] = lambda: None  # handles requests, where there is no progress to report
 
 
-class Trainable(Protocol):
-    """Algorithm that a run trains: PPO, a reward model, DPO. Its iterations are optimiser steps where it has no others.
+class Trainable:
+    """Algorithm that a run trains. Its iterations are optimiser steps where it has no others.
 
     Call `load`, `build` and perhaps `initialise`, on every rank; then `step`, each time followed by what is `due`.
     `snapshot` and `restore` may be called between steps. All ranks do the same and have the same results; the first
-    one alone has a folder.
+    one alone has a folder. The checkpoints are those of a policy unless a subclass has others.
+
+    preferences: those to train on, instead of `config.data.preferences`; trust: as for `build_rewards`; accept_data: go
+    on with other prompts than those that a resumed run trained on.
     """
 
-    config: Any
+    fingerprint = ""
+    """Hash of the data, where a run's folder is to remember it."""
     model: LoadedModel
-    warnings: list[str]
+    actor: ActorCriticLLM
+    phases: Phases
+    total: int
+    """Iterations of the whole run."""
+    prompts: int
+    """Number of prompts or comparisons to train on, and to evaluate on."""
+    eval_prompts: int
+    sizes: tuple[int, int]
+    """Tokens for the estimate of memory: `longest` and `widest` of `fit`."""
 
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the data, where a run's folder is to remember it; else empty."""
-
-    @property
-    def total(self) -> int:
-        """Iterations of the whole run."""
-
-    @property
-    def prompts(self) -> int:
-        """Prompts or comparisons to train on."""
-
-    @property
-    def eval_prompts(self) -> int:
-        """Prompts or comparisons to evaluate on."""
+    def __init__(
+        self,
+        config: Any,
+        ranks: Ranks = ALONE,
+        hooks: Hooks = Hooks(),  # noqa: B008  immutable
+        *,
+        preferences: Iterable[Preference] | None = None,
+        trust: Trust = trust_all,
+        accept_data: bool = False,
+    ) -> None:
+        self.config = config
+        self.ranks = ranks
+        self.hooks = hooks
+        self.warnings: list[str] = []
+        self.number = 0  # iterations done
+        self.peaks: Mapping[Phase, int] = {}  # of the last iteration, bytes
+        self._preferences = preferences
+        self._trust = trust
+        self._accept_data = accept_data
 
     def load(self, folder: RunFolder | None) -> Sequence[Any]:
         """Read data and model; return what must be the same on all ranks. folder: of a run to continue."""
+        raise NotImplementedError
 
     def build(self, config: Any) -> None:
         """Build what trains. config: the run's, with the layers of a saved adapter."""
+        raise NotImplementedError
 
     def initialise(self) -> None:
         """Give a run without a checkpoint its first state."""
 
-    def sizes(self) -> tuple[int, int]:
-        """Return tokens for the estimate of memory: `longest` and `widest` of `fit`."""
-
     def trainable(self) -> Sequence[mx.array]:
         """Return the arrays that are trained."""
+        raise NotImplementedError
 
     def begin_in(self, folder: RunFolder) -> None:
         """Complete what the folder of the run has, before the first step."""
 
     def opening(self) -> Callable[[], Any] | None:
         """Return the work before the first step, a method of this object; None once it is done."""
+        raise NotImplementedError
 
     def step(self) -> Any:
         """Do the next iteration."""
-
-    def peaks(self) -> Mapping[Phase, int]:
-        """Return the highest memory of the last iteration by phase, bytes."""
-
-    @property
-    def phase(self) -> Phase:
-        """Phase that was reported last."""
+        raise NotImplementedError
 
     def due(self) -> Iterator[Callable[[], Any]]:
         """Yield the evaluations that are due after the iteration just done, methods of this object."""
+        raise NotImplementedError
 
     def leave(self, folder: RunFolder) -> None:
         """Write and report what the last work has left."""
 
-    @property
-    def is_finished(self) -> bool:
-        """Return whether nothing is left to do."""
-
-    @property
-    def reason(self) -> str:
-        """Return why nothing is left to do."""
+    def ending(self) -> str:
+        """Return why nothing is left to do; empty while something is."""
+        raise NotImplementedError
 
     def configure(self, config: Any, rewards: Any = None) -> None:
         """Use `config`, in which only live settings differ, from the next iteration on. rewards: its own, if new."""
+        raise NotImplementedError
 
     def snapshot(self) -> Any:
         """Return the current state, with its `iteration`."""
+        raise NotImplementedError
 
     def restore(self, snapshot: Any) -> None:
         """Continue from `snapshot`."""
+        raise NotImplementedError
 
     def write(self, folder: Path, snapshot: Any) -> None:
         """Write `snapshot` as a checkpoint. Raises StorageError."""
+        save_checkpoint(folder, snapshot)
 
     def read(self, folder: Path) -> Any:
         """Read what `write` wrote. Raises StorageError."""
+        return load_checkpoint(folder, self.actor.adapter_config)
 
     def shared_state(self) -> tuple[dict[str, Any], Any]:
         """Return the current state for the other ranks: its plain values, and a tree of its arrays."""
+        return parts_of(self.snapshot())
 
     def take_over(self, state: dict[str, Any]) -> None:
         """Continue from the state of the first rank, whose plain values are `state`."""
+        here = self.snapshot()
+        self.restore(here._replace(**state, **self.ranks.from_first(parts_of(here)[1])))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,15 +15,25 @@ from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.engine.artifacts import forget_best, keep_best, older_checkpoint
-from trainer.engine.control import Control
+from trainer.engine.control import NO_ANSWERS, Control
 from trainer.engine.dpo import DPO
 from trainer.engine.live_settings import Change, changes, in_words, with_setting
 from trainer.engine.ppo import STATISTICS_RESTARTED, PPOTraining
 from trainer.engine.reward_model import RewardModelTraining
-from trainer.engine.run import Run, closing, hooks_of
+from trainer.engine.run import Run, closing
 from trainer.engine.trainable import Hooks, Trainable
 from trainer.errors import Interrupted, OutOfMemoryError, TrainerError, UsageError, one_line
-from trainer.events import DataChanged, Evaluation, Phase, RolledBack, RunEnded, SettingChanged, ignored
+from trainer.events import (
+    DataChanged,
+    Evaluation,
+    Event,
+    Phase,
+    PhaseProgress,
+    RolledBack,
+    RunEnded,
+    SettingChanged,
+    State,
+)
 from trainer.fitting.memory_limit import (
     REFUSED,
     Smaller,
@@ -42,15 +51,20 @@ from trainer.monitoring import Monitor
 from trainer.plurals import counted
 from trainer.policy_checkpoint import Rollback
 from trainer.preferences.records import Preference
-from trainer.questions import Answer, Question
+from trainer.questions import Answer, Question, unanswered
 from trainer.rewards import Trust, trust_all
 from trainer.rewards.model_reward import keep_models, unfinished_models, with_checkpoints
 from trainer.runs.checkpoint_files import load_newest, newest_checkpoint
 from trainer.runs.folder import RunFolder, write_config
 from trainer.runs.journal import read_journal
-from trainer.runs.sinks import Sink, Sinks
+from trainer.runs.sinks import Sink
 
-Kind = Callable[[Any, Ranks, Hooks], Trainable]
+KINDS: dict[type, tuple[type[Trainable], str]] = {
+    Config: (PPOTraining, "run"),
+    DPOConfig: (DPO, "dpo"),
+    RewardModelConfig: (RewardModelTraining, "reward-model"),
+}
+"""What trains each kind of run, and the name of a new one that has no other."""
 
 
 def train(
@@ -76,18 +90,16 @@ def train(
     trained on, which raises ChangedPromptsError otherwise. Raises TrainerError for what a user can fix; the journal
     then says why.
     """
-    kind: Kind
-    match config:
-        case RewardModelConfig():
-            kind, name = partial(RewardModelTraining, preferences=preferences), "reward-model"
-        case DPOConfig():
-            kind, name = partial(DPO, preferences=preferences, trust=trust), "dpo"
-        case Config():
-            kind, name = partial(PPOTraining, trust=trust, accept_data=accept_data), "run"
-    out, control = Sinks(sinks), control or Control()
+    kind, name = KINDS[type(config)]
+    out, control = list(sinks), control or Control()
     with closing(out, control):
         try:
-            return Training(config, kind, resume, out, control, ranks).train(preset or name)
+            training = Training(config, resume, out, control, ranks)
+            hooks = Hooks(training.run.emit, control.clock, control.check if ranks.alone else lambda: None)
+            training.run.kind = kind(
+                training.run.config, ranks, hooks, preferences=preferences, trust=trust, accept_data=accept_data
+            )
+            return training.train(preset or name)
         finally:
             ranks.end()
 
@@ -100,10 +112,14 @@ def follow(ranks: Ranks, config: AnyConfig) -> None:
 
     Raises TrainerError.
     """
+
+    def report(event: Event) -> None:
+        if isinstance(event, PhaseProgress) and event.done == 0:
+            ranks.meet(lambda: None)
+
     ranks.timeout = config.run.rank_timeout
-    kinds: dict[type, Kind] = {Config: PPOTraining, DPOConfig: DPO, RewardModelConfig: RewardModelTraining}
-    kind = kinds[type(config)](config, ranks, hooks_of(ignored, Control(), ranks))
-    _load(kind, ranks, None)
+    kind = KINDS[type(config)][0](config, ranks, Hooks(report))
+    _load(kind, None)
     if (order := ranks.receive())["do"] == "end":
         return
     kind.build(validate_as(type(config), order["config"]))
@@ -128,68 +144,61 @@ def release_thread() -> None:
     mx.clear_streams()
 
 
-def _load(kind: Trainable, ranks: Ranks, folder: RunFolder | None) -> int:
+def _load(kind: Trainable, folder: RunFolder | None) -> int:
     """Load model and data on every rank, which must have the same; return the bytes of memory that all may take."""
-    with ranks.all_or_none(ends=True):
+    with kind.ranks.all_or_none(ends=True):
         limit = set_memory_limit(kind.config.model)
         data = kind.load(folder)
-    ranks.check_same(kind.model.folder, data)
-    return min(ranks.gather(limit))
+    kind.ranks.check_same(kind.model.folder, data)
+    return min(kind.ranks.gather(limit))
 
 
 class Training:
-    """A run from its first iteration to its last. Requests of others apply between its iterations."""
-
-    snapshot: Any
-    """State after the last whole iteration."""
+    """The iterations of a run from its first to its last. Requests of others apply between them."""
 
     def __init__(
-        self, config: Any, make: Kind, resume: Path | None, out: Sinks, control: Control, ranks: Ranks
+        self, config: AnyConfig, resume: Path | None, sinks: list[Sink], control: Control, ranks: Ranks
     ) -> None:
         self.began_in = Path.cwd()
-        self.config: Any = resolve_paths(config, self.began_in)
+        used: Any = resolve_paths(config, self.began_in)
         if not isinstance(config, RewardModelConfig):
-            self.config = with_checkpoints(self.config)
-        self.config = with_seed(self.config)
-        self.requested: Any = self.config  # with the settings that apply from the next iteration on
+            used = with_checkpoints(used)
+        used = with_seed(used)
+        self.requested: Any = used  # with the settings that apply from the next iteration on
         self.requested_rollback: tuple[int | None, str] | None = None  # the iteration to return to, and the reason
+        self.paused_in: State = "loading"
         self.ranks = ranks
         self.control = control
-        self.run = run = Run(self, resume, out, control, ranks)
-        self.kind: Trainable = make(self.config, ranks, hooks_of(run.emit, control, ranks))
-        run.warnings = config_warnings(self.config)
-        if not isinstance(self.config, RewardModelConfig):
-            run.warnings += unfinished_models(self.config)
+        self.run = Run(used, resume, sinks, control, ranks)
+        self.run.warnings = config_warnings(used)
+        if not isinstance(used, RewardModelConfig):
+            self.run.warnings += unfinished_models(used)
 
     def train(self, preset: str) -> RunEnded:
         """Load everything, then create or open the run and train. A failed start leaves nothing behind."""
-        run, kind, ranks = self.run, self.kind, self.ranks
-        check_shares(self.config, ranks)
-        ranks.timeout = self.config.run.rank_timeout
+        run, kind, ranks, config = self.run, self.run.kind, self.ranks, self.run.config
+        check_shares(config, ranks)
+        ranks.timeout = config.run.rank_timeout
         run.find_folder()
-        ranks.send("load", config=self.config.model_dump(mode="json"))
-        self.memory_limit = _load(kind, ranks, run.folder if run.resume else None)  # bytes
+        ranks.send("load", config=config.model_dump(mode="json"))
+        self.memory_limit = _load(kind, run.folder if run.resume else None)  # bytes
         ranks.idle = True
         saved, _ = newest_checkpoint(run.folder) if run.resume else (None, [])  # loading it reports damaged ones
-        ranks.send("begin", config=self.config.model_dump(mode="json"))
-        kind.build(self.config)
+        ranks.send("begin", config=config.model_dump(mode="json"))
+        kind.build(config)
         ranks.idle = True
         if saved is None:
             kind.initialise()
         run.warnings += kind.warnings
-        run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(self.config.model)))
-        smaller, lines = fit(kind.config, *kind.sizes(), self.memory_limit)
+        run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(config.model)))
+        smaller, lines = fit(kind.config, *kind.sizes, self.memory_limit)
         run.warnings += lines
         for change in smaller:  # before the first iteration
-            self.config = changed(self.config, *change)
+            run.config = changed(run.config, *change)
             kind.configure(changed(kind.config, *change))
-        self.requested = self.config
-        self.snapshot = kind.snapshot()
-        self.before: Config | None = None  # of a resumed run, as it was trained until now
-        if run.resume and isinstance(self.config, Config):
-            with contextlib.suppress(TrainerError):  # a damaged file
-                self.before = load_config(run.folder.config)
-        return run.in_folder(preset, self._loop, kind.total, pairs=kind.fingerprint)
+        self.requested = run.config
+        run.snapshot = kind.snapshot()
+        return run.in_folder(preset, self, self._loop)
 
     def _loop(self) -> str:
         """Do the remaining iterations; return why there are no more."""
@@ -197,23 +206,23 @@ class Training:
             return self._iterations()
         except Interrupted as interruption:
             if interruption.save:
-                self.save()
+                self.run.save()
                 self._apply_requests(build=False)  # for when the run is resumed, which then builds what it needs
             raise
 
     def _iterations(self) -> str:
+        run, kind, every = self.run, self.run.kind, self.run.config.checkpoint.every
         self._begin()
-        run, kind, every = self.run, self.kind, self.config.checkpoint.every
         if work := kind.opening():
-            self._evaluate(work)
+            self._do(work)
             if kind.opening() is None:
-                self.snapshot = kind.snapshot()
+                run.snapshot = kind.snapshot()
             self._apply_settings(build=True)
-            if every and not isinstance(self.config, Config):
-                self.save()
+            if every and not isinstance(run.config, Config):
+                run.save()
         between = self.control.check  # a step requested before ends with the first one
-        while not kind.is_finished:
-            decision = run.watch.due(self.iteration) if run.watch else None
+        while not kind.ending():
+            decision = run.watch.due(run.iteration) if run.watch else None
             if decision and decision.action == "stop":
                 return decision.message
             run.state("training")
@@ -222,47 +231,58 @@ class Training:
             if decision and not self.requested_rollback:
                 self.requested_rollback = (None, decision.message)
             self._apply_requests()
-            self._step()
-            evaluations = [self._evaluate(work) for work in kind.due()]
+            self._do(kind.step)
+            evaluations = [self._do(work) for work in kind.due()]
             # Only now: a run that ends during its evaluation repeats the iteration, and so the evaluation.
-            self.snapshot = kind.snapshot()
+            run.snapshot = kind.snapshot()
             for evaluation in evaluations:
-                self._keep_best(evaluation)
-            if every and self.iteration % every == 0:
-                self.save()
-            if not kind.is_finished:  # after the last one, nothing is left to make smaller
-                self._stay_within(kind.peaks())
-        self.save()
+                if isinstance(evaluation, Evaluation) and isinstance(kind, PPOTraining):
+                    keep_best(run.checkpoints, run.snapshot, evaluation, run.config.checkpoint.best)
+            if every and run.iteration % every == 0:
+                run.save()
+            phase, peak = max(kind.peaks.items(), key=lambda found: found[1])
+            if peak > self.memory_limit and not kind.ending():  # after the last one, nothing is left to make smaller
+                with contextlib.suppress(OutOfMemoryError):  # it did fit, if barely
+                    self._shrink(phase, peak)
+        run.save()
         self.control.take_rest()
-        self._refuse_requests()
-        return kind.reason
+        for change in changes(run.config, self.requested):
+            what = f"{change.key} = {in_words(change.value)}"
+            run.alert("warning", "setting_refused", f"{what} ignored: the run is in its last iteration")
+        if self.requested_rollback:
+            run.alert("warning", "rollback_refused", "rollback ignored: the run is in its last iteration")
+        return kind.ending()
 
     def _begin(self) -> None:
         """Continue from the newest checkpoint, if there is one, and report how the run begins."""
-        run, kind = self.run, self.kind
+        run, kind = self.run, self.run.kind
+        before: Config | None = None  # of a resumed run, as it was trained until now
+        if run.resume and isinstance(run.config, Config):
+            with contextlib.suppress(TrainerError):  # a damaged file
+                before = load_config(run.folder.config)
         loaded, problems = load_newest(run.folder, kind.read)
         if loaded is not None:
-            self.snapshot = loaded  # first: what does not fit the model must not be saved again
+            run.snapshot = loaded  # first: what does not fit the model must not be saved again
             run.checkpoints.saved_at = loaded.iteration
             self._restore(loaded)
-            self.snapshot = kind.snapshot()
+            run.snapshot = kind.snapshot()
         elif run.resume:
             kind.initialise()
-            self.snapshot = kind.snapshot()
+            run.snapshot = kind.snapshot()
         run.warnings += [warning for warning in kind.warnings if warning not in run.warnings]
-        run.begin(kind.model, trainable=kind.trainable(), prompts=kind.prompts, eval_prompts=kind.eval_prompts)
-        self._report(changes(self.before, self.config) if self.before else [])
+        run.begin()
+        self._report(changes(before, run.config) if before else [])
         kind.begin_in(run.folder)
         for problem in problems:
-            message = f"{problem}: resumed after iteration {self.iteration} instead"
-            run.alert("warning", "checkpoint_damaged", message, self.iteration)
+            message = f"{problem}: resumed after iteration {run.iteration} instead"
+            run.alert("warning", "checkpoint_damaged", message, run.iteration)
         if isinstance(kind, PPOTraining):
             self._replay_journal(kind, loaded)
 
     def _replay_journal(self, kind: PPOTraining, loaded: Any) -> None:
         """Replay the journal, and finish what a killed process had begun after its checkpoint."""
         past = read_journal(self.run.folder.events).events
-        self.run.watch = Monitor(lambda: self.config, past)
+        self.run.watch = Monitor(lambda: self.run.config, past)
         series = max((place for place, event in enumerate(past) if isinstance(event, DataChanged)), default=0)
         evaluations = [event for event in past[series:] if isinstance(event, Evaluation)]
         kind.is_evaluated = bool(evaluations)
@@ -273,97 +293,84 @@ class Training:
             if [event for event in past if isinstance(event, RolledBack)][-1:] != [expected]:
                 self._finish_rollback(rollback)
         elif loaded.iteration and evaluations and evaluations[-1].iteration == loaded.iteration:
-            self._keep_best(evaluations[-1])
+            keep_best(self.run.checkpoints, self.run.snapshot, evaluations[-1], self.run.config.checkpoint.best)
 
-    def _step(self) -> None:
-        """Do an iteration; when an allocation fails, repeat it from its start in smaller parts."""
+    def _do(self, work: Callable[[], Any]) -> Any:
+        """Return the result of a method of what is trained; when an allocation fails, repeat it in smaller parts."""
+        run, kind = self.run, self.run.kind
+
+        def on_all_ranks() -> Any:
+            if self.ranks.alone:
+                return work()
+            config = kind.config.model_dump(mode="json")
+            return self.ranks.lead(work.__name__, work, kind.shared_state, config=config)
 
         def make_smaller() -> None:
-            self._restore(self.snapshot)
-            self._shrink(self.kind.phase, REFUSED)
-            self._apply_settings(build=True)
+            if work == kind.step:  # from the start of the iteration
+                self._restore(run.snapshot)
+                self._shrink(kind.phases.latest or "update", REFUSED)
+                self._apply_settings(build=True)
+                return
+            for change in self._shrink("evaluate", REFUSED):  # at once: a resumed run repeats nothing of it
+                kind.configure(changed(kind.config, *change))
 
-        until_it_fits(lambda: self._lead(self.kind.step), make_smaller)
-        self.kind.leave(self.run.folder)
-
-    def _evaluate(self, work: Callable[[], Any]) -> Any:
-        """Return the result of an evaluation; when an allocation fails, repeat it in smaller parts."""
-        self.run.state("evaluating")
-
-        def make_smaller() -> None:  # at once, because an evaluation changes nothing that a resumed run repeats
-            for change in self._shrink("evaluate", REFUSED):
-                self.kind.configure(changed(self.kind.config, *change))
-
-        found = until_it_fits(lambda: self._lead(work), make_smaller)
-        self.kind.leave(self.run.folder)
+        if work != kind.step:
+            run.state("evaluating")
+        found = until_it_fits(on_all_ranks, make_smaller)
+        kind.leave(run.folder)
         return found
-
-    def _lead(self, work: Callable[[], Any]) -> Any:
-        """Return the result of a method of `kind`, which all ranks call."""
-        if self.ranks.alone:
-            return work()
-        kind, config = self.kind, self.kind.config.model_dump(mode="json")
-        return self.ranks.lead(work.__name__, work, kind.shared_state, config=config)
 
     def _restore(self, snapshot: Any) -> None:
         self.ranks.same_state = False
-        self.kind.restore(snapshot)
+        self.run.kind.restore(snapshot)
 
     def _shrink(self, phase: Phase, peak: int) -> list[Smaller]:
         """Request that the parts of `phase`, whose peak was `peak` bytes, are half as large from the next iteration on.
 
         Returns the changes. Raises OutOfMemoryError if the parts are single sequences already.
         """
-        smaller = smaller_parts(self.requested, phase, self.kind.sizes()[1], self.memory_limit)
+        smaller = smaller_parts(self.requested, phase, self.run.kind.sizes[1], self.memory_limit)
         for change in smaller:
             message = lowered(self.requested, change, phase, peak, self.memory_limit)
             self.run.alert("warning", "out_of_memory", message)
             self.requested = changed(self.requested, *change)
         return smaller
 
-    def _stay_within(self, peaks: Mapping[Phase, int]) -> None:
-        """Make the parts of the phase with the highest peak smaller if it is above the limit and they can be."""
-        phase, peak = max(peaks.items(), key=lambda found: found[1])
-        if peak > self.memory_limit:
-            with contextlib.suppress(OutOfMemoryError):  # it did fit, if barely
-                self._shrink(phase, peak)
-
-    def _keep_best(self, evaluation: Any) -> None:
-        if isinstance(self.config, Config) and isinstance(evaluation, Evaluation):
-            keep_best(self.run.checkpoints, self.snapshot, evaluation, self.config.checkpoint.best)
-
-    @property
-    def iteration(self) -> int:
-        """Number of the last whole iteration."""
-        return int(self.snapshot.iteration)
-
-    def save(self) -> None:
-        """Save the last whole iteration, unless it is saved already. Raises StorageError."""
-        if isinstance(self.config, Config) or self.kind.opening() is None:
-            self.run.checkpoints.save(self.iteration, lambda path: self.kind.write(path, self.snapshot))
-
     # Requests of the user, other threads and other processes
 
-    def answer(self, question: Question, check: Callable[[], None]) -> Answer | None:
-        """Answer with the policy of the last whole iteration; None if this kind of run has none."""
-        return self.kind.answer(question, check, self.snapshot) if isinstance(self.kind, PPOTraining) else None
+    def handle(self, request: str, *values: Any) -> None:
+        """Handle a request as `Steered` names them; settings and rollbacks wait for the next iteration."""
+        run, is_ppo = self.run, isinstance(self.run.kind, PPOTraining)
+        match request, *values:
+            case ("paused",):
+                self.paused_in = run.now
+                run.state("paused")
+            case ("resumed",):
+                run.state(self.paused_in)
+            case ("checkpoint",):
+                if run.iteration == run.checkpoints.saved_at:
+                    run.alert("info", "checkpoint_there", f"iteration {run.iteration} already has a checkpoint")
+                run.save_within()
+            case ("report", event):
+                run.emit(event)
+            case ("rollback", to, reason) if is_ppo:
+                self.requested_rollback = (to, reason)
+            case ("rollback", *_):
+                run.alert("warning", "rollback_refused", "this kind of run cannot be rolled back")
+            case ("set", key, value) if is_ppo:
+                try:
+                    self.requested = with_setting(self.requested, key, value)
+                except TrainerError as refusal:
+                    lines = "; ".join(str(refusal).splitlines())
+                    run.alert("warning", "setting_refused", f"{lines}; nothing is changed")
+            case ("set", key, _):
+                run.alert("warning", "setting_refused", f"{key} cannot change in this kind of run")
 
-    def rollback(self, to: int | None, reason: str) -> None:
-        """Schedule a rollback before the next iteration."""
-        if isinstance(self.kind, PPOTraining):
-            self.requested_rollback = (to, reason)
-        else:
-            self.run.alert("warning", "rollback_refused", "this kind of run cannot be rolled back")
-
-    def set(self, key: str, value: Any) -> None:
-        """Schedule a setting for the next iteration, or report why it is refused."""
-        if not isinstance(self.kind, PPOTraining):
-            self.run.alert("warning", "setting_refused", f"{key} cannot change in this kind of run")
-            return
-        try:
-            self.requested = with_setting(self.requested, key, value)
-        except TrainerError as refusal:
-            self.run.alert("warning", "setting_refused", f"{'; '.join(str(refusal).splitlines())}; nothing is changed")
+    def answer(self, question: Question, check: Callable[[], None]) -> Answer:
+        """Answer with the policy of the last whole iteration, if this kind of run has one."""
+        if isinstance(self.run.kind, PPOTraining):
+            return self.run.kind.answer(question, check, self.run.snapshot)
+        return unanswered(question, NO_ANSWERS)
 
     def _apply_requests(self, *, build: bool = True) -> None:
         """Apply pending requests. build: whether this process goes on, and needs what the settings name."""
@@ -372,34 +379,25 @@ class Training:
             self._roll_back(to, reason, build=build)
         self._apply_settings(build=build)
 
-    def _refuse_requests(self) -> None:
-        """Report requests that can no longer apply, because there is no next iteration."""
-        for change in changes(self.config, self.requested):
-            what = f"{change.key} = {in_words(change.value)}"
-            self.run.alert("warning", "setting_refused", f"{what} ignored: the run is in its last iteration")
-        if self.requested_rollback:
-            message = "rollback ignored: the run is in its last iteration"
-            self.run.alert("warning", "rollback_refused", message)
-
     def _roll_back(self, to: int | None, reason: str, *, build: bool) -> None:
         """Continue from an older checkpoint. Iterations keep counting: none is repeated.
 
         If killed midway, either nothing changed or the checkpoint says what to finish.
         """
-        kind = cast("PPOTraining", self.kind)
+        run, kind = self.run, cast("PPOTraining", self.run.kind)
         try:
-            path = older_checkpoint(self.run.folder, to, before=self.iteration)
+            path = older_checkpoint(run.folder, to, before=run.iteration)
             older = kind.read(path)
         except TrainerError as refusal:
-            self.run.alert("warning", "rollback_refused", f"{refusal}; the run continues unchanged")
+            run.alert("warning", "rollback_refused", f"{refusal}; the run continues unchanged")
             return
-        factor, optim = self.config.convergence.rollback_lr, self.requested.optim
+        factor, optim = run.config.convergence.rollback_lr, self.requested.optim
         rollback = Rollback(older.iteration, reason, optim.policy_lr * factor, optim.value_lr * factor)
         self.ranks.same_state = False
-        self.snapshot = kind.roll_back(older, self.snapshot, rollback)
-        forget_best(self.run.folder, self.iteration)
-        self.run.checkpoints.saved_at = -1  # an existing checkpoint of this iteration contains another state
-        self.run.save_within()
+        run.snapshot = kind.roll_back(older, run.snapshot, rollback)
+        forget_best(run.folder, run.iteration)
+        run.checkpoints.saved_at = -1  # an existing checkpoint of this iteration contains another state
+        run.save_within()
         self._finish_rollback(rollback, build=build)
 
     def _finish_rollback(self, rollback: Rollback, *, build: bool = True) -> None:
@@ -407,53 +405,54 @@ class Training:
         for key, rate in (("optim.policy_lr", rollback.policy_lr), ("optim.value_lr", rollback.value_lr)):
             self.requested = with_setting(self.requested, key, rate)
         self._apply_settings(build=build)
-        self.run.emit(RolledBack(iteration=self.iteration, to=rollback.to, reason=rollback.reason))
+        self.run.emit(RolledBack(iteration=self.run.iteration, to=rollback.to, reason=rollback.reason))
 
     def _apply_settings(self, *, build: bool) -> None:
         """Apply requested settings from the next iteration on, here and in a resumed run."""
+        run = self.run
         rewards, warnings = self._requested_rewards(build)
-        if not (found := changes(self.config, self.requested)):
+        if not (found := changes(run.config, self.requested)):
             return
-        self.run.save_within()  # earlier iterations must not be repeated with the new settings
-        self.config = self.requested
-        write_config(self.run.folder, self.config)
+        run.save_within()  # earlier iterations must not be repeated with the new settings
+        run.config = self.requested
+        write_config(run.folder, run.config)
         self._report(found)
-        self.kind.configure(self.config, rewards)
-        if rewards and self.config.reward.normalize == "running":
-            self.run.alert("info", "reward_statistics", STATISTICS_RESTARTED)
-        for warning in config_warnings(self.config) + warnings:
-            if warning not in self.run.warnings:
-                self.run.warnings.append(warning)
-                self.run.alert("warning", "config", warning)
+        run.kind.configure(run.config, rewards)
+        if rewards and run.config.reward.normalize == "running":
+            run.alert("info", "reward_statistics", STATISTICS_RESTARTED)
+        for warning in config_warnings(run.config) + warnings:
+            if warning not in run.warnings:
+                run.warnings.append(warning)
+                run.alert("warning", "config", warning)
 
     def _report(self, found: Sequence[Change]) -> None:
         """Report settings that apply from the next iteration on."""
         for change in found:
-            self.run.emit(SettingChanged(iteration=self.iteration + 1, **change._asdict()))
+            self.run.emit(SettingChanged(iteration=self.run.iteration + 1, **change._asdict()))
 
     def _requested_rewards(self, build: bool) -> tuple[Any, list[str]]:
         """Build the requested rewards, if they are new and available, and return them with warnings for the user.
 
         If they are not available, cancel the request and report why.
         """
-        kind, now = self.kind, self.run.now
-        if not isinstance(kind, PPOTraining) or self.requested.reward == self.config.reward:
+        run, kind, now = self.run, self.run.kind, self.run.now
+        if not isinstance(kind, PPOTraining) or self.requested.reward == run.config.reward:
             return None, []
         try:
             self.requested = with_checkpoints(resolve_paths(self.requested, self.began_in))
-            if not build or self.requested.reward == self.config.reward:
+            if not build or self.requested.reward == run.config.reward:
                 return None, []
-            self.run.state("loading")
+            run.state("loading")
             warnings = keep_models(self.requested) + unfinished_models(self.requested)
             return kind.build_rewards(self.requested), warnings
         except Exception as error:  # noqa: BLE001  whatever is wrong with that reward, the run has one
-            self.requested = self.requested.model_copy(update={"reward": self.config.reward})
+            self.requested = self.requested.model_copy(update={"reward": run.config.reward})
             reason = str(error) if isinstance(error, TrainerError) else one_line(error, 200)
-            self.run.alert("warning", "setting_refused", f"{'; '.join(reason.splitlines())}; the reward is unchanged")
+            run.alert("warning", "setting_refused", f"{'; '.join(reason.splitlines())}; the reward is unchanged")
             return None, []
         finally:
-            if self.run.now != now:
-                self.run.state(now)
+            if run.now != now:
+                run.state(now)
 
 
 def check_shares(config: Any, ranks: Ranks) -> None:

@@ -1,4 +1,4 @@
-"""Sinks of a run's events: several at once, the progress file, and trackers: TensorBoard, Weights & Biases, trackio."""
+"""Sinks of a run's events: the progress file, and trackers: TensorBoard, Weights & Biases, trackio."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainer.errors import TrainerError, UsageError, one_line
+from trainer.errors import UsageError, one_line
 from trainer.events import (
     Evaluation,
     Event,
@@ -46,26 +46,6 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Flush and release what the sink holds."""
-
-
-class Sinks(list[Sink]):
-    """Several sinks that receive each event in order."""
-
-    def emit(self, event: Event) -> None:
-        """Pass `event` to each sink in turn."""
-        for sink in self:
-            sink.emit(event)
-
-    def close(self) -> None:
-        """Close every sink, also after one that raises; then raise the first error."""
-        errors = []
-        for sink in self:
-            try:
-                sink.close()
-            except TrainerError as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
 
 
 class ProgressFile:

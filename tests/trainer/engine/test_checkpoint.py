@@ -28,7 +28,6 @@ from trainer.policy_checkpoint import Rollback, Snapshot, load_checkpoint, save_
 from trainer.runs.checkpoint_files import DamagedCheckpointError, checkpoints, load_newest, write_state
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
-from trainer.runs.sinks import Sinks
 
 
 @pytest.fixture
@@ -171,9 +170,9 @@ def full_disk(*_: Any, **__: Any) -> None:
 
 def full_at_iteration(number: int, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """Fill the disk from the checkpoint or the samples of an iteration on."""
-    from trainer.engine import artifacts, ppo
+    from trainer.engine import artifacts, trainable
 
-    home = ppo if where == "save_checkpoint" else artifacts
+    home = trainable if where == "save_checkpoint" else artifacts
 
     original: Callable[..., None] = getattr(home, where)
 
@@ -441,9 +440,9 @@ def test_closing_on_a_full_disk_does_not_hide_the_error_before_it() -> None:
         def close(self) -> None:
             raise StorageError("the disk is full")
 
-    with pytest.raises(DivergedError), closing(Sinks([Full()]), Control()):
+    with pytest.raises(DivergedError), closing([Full()], Control()):
         raise DivergedError("NaN")
-    with pytest.raises(StorageError), closing(Sinks([Full()]), Control()):
+    with pytest.raises(StorageError), closing([Full()], Control()):
         pass
 
 

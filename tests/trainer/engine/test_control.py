@@ -17,7 +17,7 @@ from runs_helper import Recorder, acting, outcome, record, run_hurt, tiny_config
 from scripted_run import Script, answered, steered
 
 from trainer.config import Config
-from trainer.engine.control import INBOX_SECONDS, Control, Steered
+from trainer.engine.control import INBOX_SECONDS, Control
 from trainer.engine.training import train
 from trainer.errors import Interrupted
 from trainer.events import (
@@ -37,28 +37,17 @@ from workbench.system.signals import stop_on_signals
 PHASES = ("generate", "score", "reward", "update", "evaluate")
 
 
-class Log(Steered):
+class Log:
     """Log of what is asked of it, which calls `meanwhile` while it is held."""
 
     def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         self.heard: list[Any] = []
         self.meanwhile = meanwhile
 
-    def paused(self) -> None:
-        self.heard.append("paused")
-        self.meanwhile()
-
-    def resumed(self) -> None:
-        self.heard.append("resumed")
-
-    def checkpoint(self) -> None:
-        self.heard.append("checkpoint")
-
-    def rollback(self, to: int | None, reason: str) -> None:
-        self.heard.append((to, reason))
-
-    def set(self, key: str, value: Any) -> None:
-        self.heard.append((key, value))
+    def handle(self, request: str, *values: Any) -> None:
+        self.heard.append(values or request)
+        if request == "paused":
+            self.meanwhile()
 
     def answer(self, question: Question, check: Callable[[], None]) -> Answer:
         self.heard.append(question.prompt)
@@ -290,7 +279,7 @@ def test_questions_from_many_threads_all_get_replies_while_the_run_ends() -> Non
 def test_a_question_that_is_dropped_costs_no_more_than_the_step_under_way() -> None:
     control, waits, reported = Control(), {"one": True, "two": True}, list[str]()
 
-    class Writer(Steered):
+    class Writer(Log):
         steps = 0
 
         def answer(self, question: Question, check: Callable[[], None]) -> Answer:

@@ -53,18 +53,11 @@ class Troubled(SteeredRun):
 
         return scripted_run.wait(emit_with_alarms, control)
 
-    def set(self, key: str, value: Any) -> None:
-        self.asked.append((key, value))
-        super().set(key, value)
-        self.apply()
-
-    def rollback(self, to: int | None, reason: str) -> None:
-        self.asked.append((to, reason))
-        super().rollback(to, reason)
-
-    def paused(self) -> None:
-        self.asked.append("pause")
-        super().paused()
+    def handle(self, request: str, *values: Any) -> None:
+        self.asked.append(values or request)
+        super().handle(request, *values)
+        if request == "set":
+            self.apply()
 
 
 async def troubled(screen: MainScreen, pilot: Pilot[str], count: int = 1) -> None:
@@ -112,8 +105,8 @@ async def test_one_key_opens_the_newest_alarm_with_evidence_advice_and_fixes(siz
 
 @pytest.mark.parametrize(
     ("downs", "asked"),
-    [(0, ("ppo.kl_coef", 0.1)), (1, (None, "KL high")), (2, "pause")],
-    ids=["set", "rollback", "pause"],
+    [(0, ("ppo.kl_coef", 0.1)), (1, (None, "KL high")), (2, "paused")],
+    ids=["set", "rollback", "paused"],
 )
 async def test_enter_applies_the_highlighted_fix(downs: int, asked: Any) -> None:
     run = Troubled(alarm(1))
@@ -123,7 +116,7 @@ async def test_enter_applies_the_highlighted_fix(downs: int, asked: Any) -> None
         await pilot.press(*["down"] * downs, "enter")
         await until(pilot, lambda: bool(run.asked))
         assert run.asked == [asked]
-        if asked != "pause":  # which fixes nothing
+        if asked != "paused":  # which fixes nothing
             await until(pilot, lambda: screen.supervisor.view.alarms == [])
             assert "opens" not in screen_text(screen)
         banner = screen.query_one(Banner)

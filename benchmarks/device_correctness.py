@@ -31,8 +31,8 @@ from trainer.config.schema import ModelConfig, OptimConfig, RolloutConfig
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.ppo.learner import Learner
 from trainer.ppo.losses import LossSettings
+from trainer.rollout.decoding import sample_tokens
 from trainer.rollout.generation import Response, generate_responses, lay_out
-from trainer.rollout.sampling import sample_tokens
 
 GRADIENTS = ("qwen3_5", "nemotron_h", "gpt_oss", "gemma3")
 """Families with other layers than attention: linear attention, a recurrence, experts, sliding windows."""

@@ -64,3 +64,28 @@ def key_for(seed: int, purpose: Purpose, *numbers: int) -> mx.array:
     """Return the MLX random key of `purpose` in a run with `seed`; `numbers` are the iteration and the like."""
     state = np.random.SeedSequence([seed, purpose, *numbers]).generate_state(1, np.uint64)
     return mx.random.key(int(state[0]))
+
+
+def prompt_indices(start: int, count: int, total: int, *, seed: int, shuffle: bool) -> list[int]:
+    """Return positions (0 <= i < total) of the prompts number start .. start + count - 1 of an endless walk.
+
+    The walk visits every prompt once per pass. Each pass has its own order, drawn from (seed, pass); without `shuffle`,
+    it is always the order of the source. The walk needs no state, so a resumed run continues exactly where it was.
+    Raises ValueError unless start, count >= 0 and total >= 1.
+    """
+    if start < 0 or count < 0 or total < 1:
+        raise ValueError(f"start = {start}, count = {count} must be >= 0 and total = {total} >= 1")
+    if not shuffle:
+        return [number % total for number in range(start, start + count)]
+    indices: list[int] = []
+    while len(indices) < count:
+        number, offset = divmod(start + len(indices), total)
+        order = np.random.default_rng([seed, number]).permutation(total)
+        indices += order[offset : offset + count - len(indices)].tolist()
+    return indices
+
+
+def minibatch_rows(count: int, minibatches: int, *, seed: Sequence[int]) -> list[list[int]]:
+    """Shuffle `count` rows by `seed` and split them into `minibatches` equal parts; every row is in exactly one."""
+    order = np.random.default_rng(list(seed)).permutation(count)
+    return [part.tolist() for part in np.split(order, minibatches)]

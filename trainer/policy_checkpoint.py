@@ -18,8 +18,8 @@ from trainer.models.adapters import (
     save_adapter,
     write_arrays,
 )
-from trainer.ppo.critic import FEATURES
 from trainer.ppo.loop import PPO
+from trainer.ppo.prefix_scores import FEATURES
 from trainer.runs.checkpoint_files import DamagedCheckpointError, check_content, damage_of, write_folder
 
 STATE_FORMAT = FileFormat("format")

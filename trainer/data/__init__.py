@@ -272,22 +272,3 @@ def split_examples(
             wanted -= sizes[number]
     sides = list(zip(examples, group, strict=True))
     return [one for one, side in sides if side not in held_out], [one for one, side in sides if side in held_out]
-
-
-def prompt_indices(start: int, count: int, total: int, *, seed: int, shuffle: bool) -> list[int]:
-    """Return positions (0 <= i < total) of the prompts number start .. start + count - 1 of an endless walk.
-
-    The walk visits every prompt once per pass. Each pass has its own order, drawn from (seed, pass); without `shuffle`,
-    it is always the order of the source. The walk needs no state, so a resumed run continues exactly where it was.
-    Raises ValueError unless start, count >= 0 and total >= 1.
-    """
-    if start < 0 or count < 0 or total < 1:
-        raise ValueError(f"start = {start}, count = {count} must be >= 0 and total = {total} >= 1")
-    if not shuffle:
-        return [number % total for number in range(start, start + count)]
-    indices: list[int] = []
-    while len(indices) < count:
-        number, offset = divmod(start + len(indices), total)
-        order = np.random.default_rng([seed, number]).permutation(total)
-        indices += order[offset : offset + count - len(indices)].tolist()
-    return indices

@@ -59,6 +59,7 @@ class Ranks:
         self._group = group
         self._place = (0, 1) if group is None else (group.rank(), group.size())
         self.rank, self.size = self._place
+        self.alone = self.size == 1  # this process trains the run by itself
         self.timeout = timeout  # seconds that an exchange may take
         self.hosts = [f"rank {rank}" for rank in range(self.size)]  # names for messages
         self.on_hang: Callable[[str], None] = _ignore
@@ -73,11 +74,6 @@ class Ranks:
             threading.Thread(target=self._watch, name="ranks", daemon=True).start()
 
     @property
-    def alone(self) -> bool:
-        """Return whether this process trains the run by itself."""
-        return self.size == 1
-
-    @property
     def leads(self) -> bool:
         """Return whether this is the first rank."""
         return self.rank == 0
@@ -85,11 +81,13 @@ class Ranks:
     @contextmanager
     def apart(self) -> Iterator[None]:
         """Have this rank compute everything by itself inside the block, while the others wait for its word."""
-        self.rank, self.size = 0, 1
+        alone = self.alone
+        self.rank, self.size, self.alone = 0, 1, True
         try:
             yield
         finally:
             self.rank, self.size = self._place
+            self.alone = alone
 
     # Shares of the work
 
@@ -99,6 +97,8 @@ class Ranks:
 
     def dealt(self, lengths: Sequence[int]) -> list[int]:
         """Return this rank's share of rows of these lengths, so that each has as many tokens as can be."""
+        if self.alone:
+            return list(range(len(lengths)))
         ordered = sorted(range(len(lengths)), key=lambda row: -lengths[row])
         there, back = self.rank, self.size - 1 - self.rank  # else the first rank had the longest of each round
         starts = range(0, len(ordered), self.size)
@@ -164,6 +164,8 @@ class Ranks:
 
     def together(self, compute: Callable[[], Value]) -> list[Value]:
         """Return the results of `compute` on all ranks. If it fails on one, all raise, as in `all_or_none`."""
+        if self.alone:
+            return [compute()]
         with self.all_or_none():
             value = compute()
         return self.gather(value)
@@ -228,12 +230,13 @@ class Ranks:
         """Send the others, which wait for it, what to do next."""
         if self._place[1] > 1:
             self.idle = False
-            now = self.rank, self.size
+            now = self.rank, self.size, self.alone
             self.rank, self.size = self._place  # also while it computes apart
+            self.alone = False
             try:
                 self.gather({"do": do, **values})
             finally:
-                self.rank, self.size = now
+                self.rank, self.size, self.alone = now
 
     def end(self) -> None:
         """Send the others their end, if they wait for it; those that have failed wait for nothing."""

@@ -63,12 +63,10 @@ def keep_best(writer: CheckpointWriter, snapshot: Snapshot, evaluation: Evaluati
     prune_checkpoints(folder, writer.keep)  # the previous best may be an old one
 
 
-def save_samples(
-    folder: RunFolder, config: Config, result: IterationResult, token_texts: TokenTexts, *, trains_policy: bool
-) -> SamplesWritten:
+def save_samples(folder: RunFolder, config: Config, result: IterationResult, token_texts: TokenTexts) -> SamplesWritten:
     """Write the sequences of an iteration if `run.save_samples` is set; return an event with the first few.
 
-    token_texts: decodes their tokens; trains_policy: whether the iteration did.
+    token_texts: decodes their tokens.
     """
     number = result.metrics.iteration
     saves = config.run.save_samples
@@ -83,7 +81,7 @@ def save_samples(
     path = folder.samples_file(number)
     if saves:
         kl_coef = result.metrics.kl_coef
-        settings = settings_of(result.batch, config, kl_coef=kl_coef, trains_policy=trains_policy)
+        settings = settings_of(result.batch, config, kl_coef=kl_coef, trains_policy=result.trains_policy)
         write_samples(path, rows, number, settings, mode=SHARED if config.run.shared else PRIVATE)
         update_index(folder.samples, number)
     previews = [

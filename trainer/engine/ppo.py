@@ -158,8 +158,7 @@ class PPOTraining(Trainable):
         left, self._left = self._left, None
         report: Callable[[Event], None] = self.hooks.report
         if isinstance(left, IterationResult):
-            trains_policy = self.ppo.trains_policy(self.number)
-            report(save_samples(folder, self.config, left, self._token_texts, trains_policy=trains_policy))
+            report(save_samples(folder, self.config, left, self._token_texts))
             report(left.metrics)
             self.peaks = cast("Mapping[Phase, int]", left.metrics.memory)
         elif left is not None:

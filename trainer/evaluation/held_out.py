@@ -188,8 +188,8 @@ def measure(
 
     The draws depend on `run.seed` alone. baseline: has at least as many responses to the same prompts.
     """
-    average, critic_apart = ppo.learner.average, ppo.has_critic and not ppo.actor.shares_trunk
-    passes = samples + 2 + critic_apart + (baseline.passes(ppo) if baseline else 0)
+    average = ppo.learner.average
+    passes = samples + 2 + ppo.critic_apart + (baseline.passes(ppo) if baseline else 0)
     with ppo.phases(iteration, "evaluate", passes=passes) as progress:
         with contextlib.nullcontext() if average is None else ppo.actor.policy(average):
             responses = _sampled(ppo, prompts, samples, progress)

@@ -14,14 +14,28 @@ from trainer.confidence import is_rounding_error
 from trainer.config.schema import OptimConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.events import Progress, silent
-from trainer.fitting.gradients import accumulate, adam, clipped, copied, global_norm, schedule_factor
+from trainer.fitting.gradients import (
+    accumulate,
+    adam,
+    clipped,
+    copied,
+    global_norm,
+    micro_batch_rows,
+    schedule_factor,
+)
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
 from trainer.ppo.losses import LossSettings, LossSums, Measurements, Objective, Scores, loss_of, reference_states
-from trainer.ppo.steps import micro_batches, over_micro_batches
+from trainer.ppo.steps import over_micro_batches
 from trainer.rollout.experience import Experience
 
 Trainables = dict[str, Parameters]  # by "policy" and "value", as far as the step trains them
+_SIDES: dict[Objective, tuple[str, ...]] = {
+    "joint": ("policy", "value"),
+    "policy": ("policy",),
+    "value": ("value",),
+    "pull": ("policy",),  # of the critic's loss on the policy's adapter
+}
 Outcome = Literal["taken", "not_finite", "ratio_spike", "target_kl"]
 MAX_LOG_RATIO = 20.0
 """Largest plausible |log-ratio| of a token; beyond it something broke."""
@@ -54,12 +68,6 @@ class Step(NamedTuple):
     ratios: mx.array | None  # [B, T] pi / pi_old of each token before the step, 0 in the padding; None for a critic
     scores: Scores  # fields of Experience, if the minibatch came without them
 
-    def with_critic(self, critic: StepMetrics) -> Step:
-        """Return this actor step, its metrics combined with those of the critic's own pass."""
-        norm = math.hypot(self.metrics.grad_norm, critic.grad_norm)
-        both = self.metrics._replace(value_loss=critic.value_loss, grad_norm=norm, outcome=critic.outcome)
-        return self._replace(metrics=both)
-
 
 class Gradients(NamedTuple):
     """Gradient of a minibatch, with the sums and ratios computed on the way."""
@@ -82,16 +90,17 @@ class Learner:
         actor: ActorCriticLLM,
         config: OptimConfig,
         *,
-        total_steps: int,
+        total_steps: int = 0,
         critic_steps: int = 0,
         ranks: Ranks = ALONE,
     ) -> None:
         self.actor = actor
         self.ranks = ranks
+        self._read = {"policy": actor.policy_parameters, "value": actor.value_parameters}
+        self._write = {"policy": actor.update_policy, "value": actor.update_value}
         self.configure(config, total_steps=total_steps, critic_steps=critic_steps)
         self.steps = 0  # minibatches trained on: the position in the schedule; the caller counts
-        self.policy_optimizer = adam(config, actor.policy_parameters())
-        self.value_optimizer = adam(config, actor.value_parameters())
+        self.optimizers = {side: adam(config, read()) for side, read in self._read.items()}
         self.average: Parameters | None = actor.policy_parameters() if config.ema_decay else None
         """Exponential moving average of the policy's adapter over the steps taken; None if disabled."""
 
@@ -109,12 +118,11 @@ class Learner:
 
         The policy's schedule begins with its own first step, after those of the critic alone.
         """
-        c = self.config
-
-        def factor(before: int) -> float:
-            return schedule_factor(c, max(self.steps - before, 0), self.total_steps - before, warmup=c.warmup_steps)
-
-        return c.policy_lr * factor(self.critic_steps), c.value_lr * factor(0)
+        c, alone = self.config, self.critic_steps
+        policy = schedule_factor(c, max(self.steps - alone, 0), self.total_steps - alone, warmup=c.warmup_steps)
+        return c.policy_lr * policy, c.value_lr * schedule_factor(
+            c, self.steps, self.total_steps, warmup=c.warmup_steps
+        )
 
     def train(
         self,
@@ -139,16 +147,29 @@ class Learner:
         for objective in objectives:
             found, sums, ratios, scores = self.gradients(batch, settings, objective, progress)
             norm = global_norm(found)
-            metrics = _metrics(sums, objective, tokens=tokens, total=total, norm=norm)
-            metrics = metrics._replace(outcome=_outcome(metrics, sums, settings))
+            metrics = _metrics(sums, objective, settings, tokens=tokens, total=total, norm=norm)
             if objective == "joint" and critic_share:
                 metrics = metrics._replace(critic_share=self._critic_share(found, batch, settings))
-            step = step.with_critic(metrics) if step else Step(metrics, ratios, scores)
+            if step is None:
+                step = Step(metrics, ratios, scores)
+            else:  # the critic's own pass
+                norm = math.hypot(step.metrics.grad_norm, norm)
+                both = step.metrics._replace(value_loss=metrics.value_loss, grad_norm=norm, outcome=metrics.outcome)
+                step = step._replace(metrics=both)
             if not metrics.taken:
                 return step
-            gradients |= clipped(found, norm, self.config.max_grad_norm)
+            gradients |= clipped(found, metrics.grad_norm, self.config.max_grad_norm)
         assert step is not None
-        self._apply(gradients)
+        for side, rate in zip(self.optimizers, self.learning_rates(), strict=True):
+            self.optimizers[side].learning_rate = rate
+        for side, gradient in gradients.items():
+            self._write[side](self.optimizers[side].apply_gradients(gradient, self._read[side]()))
+        if self.average is not None and "policy" in gradients:  # average <- d average + (1 - d) policy
+            d, policy = self.config.ema_decay, self.actor.policy_parameters()
+            self.average = {name: d * mean + (1 - d) * policy[name] for name, mean in self.average.items()}
+        states = [optimizer.state for optimizer in self.optimizers.values()]
+        # Otherwise the next step's graph would include this one's.
+        mx.eval([read() for read in self._read.values()], states, self.average)
         return step
 
     def gradients(
@@ -162,12 +183,13 @@ class Learner:
         """
         weight = _weight(batch, settings)
         mx.eval(weight)
-        share, order = self._share(batch), list[int]()
+        share, order = self.ranks.dealt(batch.lengths()), list[int]()
         own = batch.take(share)
 
         def parts() -> Iterator[tuple[Experience, mx.array | None]]:
-            for rows, part in micro_batches(own, self.config.micro_batch_tokens, progress):
+            for rows in micro_batch_rows(own.lengths(), self.config.micro_batch_tokens, progress=progress):
                 order.extend(rows)
+                part = own.take(rows)
                 yield part, reference_states(self.actor, part, objective, settings)
 
         def mean_loss(part: tuple[Experience, mx.array | None]) -> tuple[mx.array, Measurements]:
@@ -177,7 +199,7 @@ class Learner:
         with self.ranks.all_or_none():
             gradients, measured = accumulate(
                 mean_loss,
-                self._trained(objective),
+                {side: self._read[side]() for side in _SIDES[objective]},
                 parts(),
                 put=self._put,
                 backbone=self.actor.backbone,
@@ -194,7 +216,7 @@ class Learner:
 
     def ratios(self, batch: Experience, *, temperature: float, progress: Progress) -> mx.array:
         """Return pi / pi_old of each token of a minibatch under the current policy: [B, T], 0 in the padding."""
-        share = self._share(batch)
+        share = self.ranks.dealt(batch.lengths())
 
         def measured(part: Experience) -> dict[str, mx.array]:
             forward = self.actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits")
@@ -210,13 +232,12 @@ class Learner:
 
     def state(self) -> dict[str, Any]:
         """Return the moments and step counts of both optimisers as one tree of arrays."""
-        return copied({"policy": self.policy_optimizer.state, "value": self.value_optimizer.state})
+        return copied({side: optimizer.state for side, optimizer in self.optimizers.items()})
 
     def restore(self, state: dict[str, Any], steps: int) -> None:
         """Restore the optimisers to `state`, and the step count to `steps`."""
-        state = copied(state)
-        self.policy_optimizer.state = state["policy"]
-        self.value_optimizer.state = state["value"]
+        for side, own in copied(state).items():
+            self.optimizers[side].state = own
         self.steps = steps
 
     def _critic_share(self, joint: Trainables, batch: Experience, settings: LossSettings) -> float:
@@ -230,36 +251,9 @@ class Learner:
         norm = global_norm(critic)
         return norm / (norm + global_norm(policy)) if norm else 0.0
 
-    def _share(self, batch: Experience) -> list[int]:
-        """Return the rows of a minibatch of which this rank computes the gradient."""
-        return list(range(batch.size)) if self.ranks.alone else self.ranks.dealt(batch.lengths())
-
-    def _trained(self, objective: Objective) -> Trainables:
-        """Return the parameters of which an objective has a gradient; "pull" is on the policy's adapter too."""
-        policy = {"policy": self.actor.policy_parameters()} if objective != "value" else {}
-        return policy | ({"value": self.actor.value_parameters()} if objective in ("joint", "value") else {})
-
-    def _apply(self, gradients: Trainables) -> None:
-        policy_lr, value_lr = self.learning_rates()
-        self.policy_optimizer.learning_rate = policy_lr
-        self.value_optimizer.learning_rate = value_lr
-        if "policy" in gradients:
-            before = self.actor.policy_parameters()
-            self.actor.update_policy(self.policy_optimizer.apply_gradients(gradients["policy"], before))
-            if self.average is not None:  # average <- d average + (1 - d) policy
-                d, policy = self.config.ema_decay, self.actor.policy_parameters()
-                self.average = {name: d * mean + (1 - d) * policy[name] for name, mean in self.average.items()}
-        if "value" in gradients:
-            before = self.actor.value_parameters()
-            self.actor.update_value(self.value_optimizer.apply_gradients(gradients["value"], before))
-        # Otherwise the next step's graph would include this one's.
-        mx.eval(self.actor.policy_parameters(), self.actor.value_parameters(), self.state(), self.average)
-
     def _put(self, trainables: Trainables) -> None:
-        if "policy" in trainables:
-            self.actor.update_policy(trainables["policy"])
-        if "value" in trainables:
-            self.actor.update_value(trainables["value"])
+        for side, parameters in trainables.items():
+            self._write[side](parameters)
 
 
 def has_signal(batch: Experience) -> bool:
@@ -277,34 +271,35 @@ def _weight(batch: Experience, settings: LossSettings) -> mx.array:
     return maths.aggregation_total(batch.mask, settings.ppo.loss_aggregation, settings.max_new_tokens)
 
 
-def _metrics(sums: LossSums, objective: Objective, *, tokens: float, total: float, norm: float) -> StepMetrics:
-    """Compute a minibatch's metrics from its sums: losses are divided by `total`, other sums by `tokens`."""
-    policy_loss, value_loss, clipped, kl, ratio, ratio_max, log_ratio_max = (float(number) for number in sums)
-    nan = math.nan
+def _metrics(
+    sums: LossSums, objective: Objective, settings: LossSettings, *, tokens: float, total: float, norm: float
+) -> StepMetrics:
+    """Compute a minibatch's metrics from its sums, and whether its step is taken.
+
+    Losses are divided by `total`, other sums by `tokens`.
+    """
+    ppo, numbers = settings.ppo, [float(number) for number in sums]
+    policy_loss, value_loss, clipped, kl, ratio, ratio_max, log_ratio_max = numbers
+    policy = [policy_loss / total, clipped / tokens, kl / tokens, ratio / tokens, ratio_max, log_ratio_max]
     if objective == "value":
-        return StepMetrics(nan, value_loss / total, nan, nan, nan, nan, nan, norm, "taken")
-    return StepMetrics(
-        policy_loss / total,
-        value_loss / total if objective == "joint" else nan,
-        clipped / tokens,
-        kl / tokens,
-        ratio / tokens,
-        ratio_max,
-        log_ratio_max,
-        norm,
-        "taken",
-    )
-
-
-def _outcome(metrics: StepMetrics, sums: LossSums, settings: LossSettings) -> Outcome:
-    """Decide whether a step is taken, from the metrics of its minibatch."""
-    ppo = settings.ppo
+        policy = [math.nan] * len(policy)
+    outcome: Outcome = "taken"
     # Before the test for inf: exp of a log-ratio of 100 is inf, and so is the loss.
-    spiked = metrics.ratio_mean > ppo.ratio_threshold or metrics.log_ratio_max > MAX_LOG_RATIO
-    if ppo.ratio_threshold and spiked and math.isfinite(metrics.log_ratio_max):
-        return "ratio_spike"
-    if not all(math.isfinite(float(number)) for number in (metrics.grad_norm, *sums)):
-        return "not_finite"
-    if ppo.target_approx_kl and metrics.approx_kl > ppo.target_approx_kl:
-        return "target_kl"
-    return "taken"
+    spiked = policy[3] > ppo.ratio_threshold or policy[5] > MAX_LOG_RATIO
+    if ppo.ratio_threshold and spiked and math.isfinite(policy[5]):
+        outcome = "ratio_spike"
+    elif not all(math.isfinite(number) for number in (norm, *numbers)):
+        outcome = "not_finite"
+    elif ppo.target_approx_kl and policy[2] > ppo.target_approx_kl:
+        outcome = "target_kl"
+    return StepMetrics(
+        policy_loss=policy[0],
+        value_loss=value_loss / total if objective in ("joint", "value") else math.nan,
+        clip_fraction=policy[1],
+        approx_kl=policy[2],
+        ratio_mean=policy[3],
+        ratio_max=policy[4],
+        log_ratio_max=policy[5],
+        grad_norm=norm,
+        outcome=outcome,
+    )

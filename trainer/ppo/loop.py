@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,23 +16,23 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer import maths
-from trainer.arrays import Purpose, filled, key_for
+from trainer.arrays import Purpose, filled, key_for, minibatch_rows, prompt_indices
 from trainer.confidence import is_rounding_error
 from trainer.config import Config
 from trainer.config.schema import RolloutConfig
-from trainer.data import Prompt, prompt_indices
+from trainer.data import Prompt
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.events import Alert, Iteration, Progress, Report, ignored
 from trainer.fitting.phases import Phases, SkippedSteps
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.trunk import check_grad_checkpoint
 from trainer.ppo import estimators, steps
-from trainer.ppo.critic import PrefixValues, add_prefix_scores, follow_returns
 from trainer.ppo.learner import Learner, StepMetrics, has_signal
 from trainer.ppo.losses import LossSettings, Objective, Scores
 from trainer.ppo.metrics import rollout_metrics, update_metrics
+from trainer.ppo.prefix_scores import PrefixValues, add_prefix_scores
 from trainer.reward_types import Reward, RewardResult, TrainerState
-from trainer.rollout.experience import Experience, PassRatios, minibatch_rows
+from trainer.rollout.experience import Experience
 from trainer.rollout.generation import Response, generate_responses, lay_out
 from trainer.rollout.token_texts import TokenTexts
 
@@ -56,6 +57,7 @@ class IterationResult(NamedTuple):
     rewards: RewardResult
     metrics: Iteration
     ratios: npt.NDArray[np.float32] | None  # as in Update
+    trains_policy: bool  # false while the critic alone learns
 
 
 class PPO:
@@ -77,7 +79,6 @@ class PPO:
         clock: Callable[[], float] = time.perf_counter,
         ranks: Ranks = ALONE,
     ) -> None:
-        self.config = config
         self.actor = actor
         self.tokenizer = tokenizer
         self.prompts = prompts
@@ -86,7 +87,7 @@ class PPO:
         self.ranks = ranks
         if config.optim.grad_checkpoint:
             check_grad_checkpoint(actor.backbone)
-        self.learner = Learner(actor, config.optim, ranks=ranks, **_schedule(config))
+        self.learner = Learner(actor, config.optim, ranks=ranks)
         self.kl_coef = config.ppo.kl_coef
         """KL coefficient of the next iteration; an adaptive controller changes it."""
         self.prefix_values = PrefixValues(config.rollout.max_new_tokens)
@@ -99,6 +100,7 @@ class PPO:
         self.phases = Phases(report, clock)
         self._scored_texts = TokenTexts(tokenizer, as_scored=True)
         self._prefix_seconds = 0.0  # of the processor, in this iteration
+        self._use(config)
 
     def configure(self, config: Config, rewards: Reward | None = None) -> None:
         """Use `config` from the next iteration on, as a run resumed with it would. Only live settings may differ.
@@ -109,10 +111,26 @@ class PPO:
             self.kl_coef = config.ppo.kl_coef
         if not config.uses_prefix_scores:
             self.prefix_values.restore(None)  # checkpoints without the scores have none of it
-        self.config = config
         self.rewards = rewards or self.rewards
         self.rewards.use_micro_batches(config.optim.micro_batch_tokens)
-        self.learner.configure(config.optim, **_schedule(config))
+        self._use(config)
+
+    def _use(self, config: Config) -> None:
+        ppo, run = config.ppo, config.run
+        self.config = config
+        self.has_critic = ppo.estimator == "gae"
+        """True if the advantages come from values."""
+        self.critic_apart = self.has_critic and not self.actor.shares_trunk
+        self.alternatives = run.alternatives if run.save_samples else 0
+        """Number of likeliest tokens that are kept of each position."""
+        self.passes = ppo.epochs + (run.final_ratios and run.save_samples)
+        """Passes over a batch of which the ratios are kept: the epochs, and perhaps one after the last step."""
+        self.update_passes = (self.passes + ppo.epochs * self.critic_apart) * ppo.minibatches
+        self._bootstraps = ppo.bootstraps
+        self._uses_prefix_scores = self.has_critic and config.uses_prefix_scores
+        steps = ppo.epochs * ppo.minibatches
+        warmup = ppo.critic_warmup if self.has_critic else 0
+        self.learner.configure(config.optim, total_steps=ppo.iterations * steps, critic_steps=warmup * steps)
 
     def iteration(self, number: int) -> IterationResult:
         """Run iteration `number`, from 1: roll out, score, shape rewards, estimate advantages, learn."""
@@ -132,35 +150,43 @@ class PPO:
         with phase("reward"):
             batch, rewards = steps.compute_rewards(self.rewards, batch, prompts)
 
-        batch = self._with_greedy_baselines(number, batch, prompts)  # of ReMax
+        if ppo.estimator == "remax":
+            batch = self._with_greedy_baselines(number, batch, prompts)
         batch = steps.leave_out_unscored(batch)
-        if every := self.prefix_values.stride(c):  # ppo.prefix_scores is on
+        if every := self.prefix_stride:  # ppo.prefix_scores is on
             began = time.thread_time()
             with phase("reward"):
                 batch = self.with_prefix_values(batch, prompts)
             self._prefix_seconds = time.thread_time() - began
 
         batch = steps.adjust_rewards_with_kl(
-            batch, kl_coef=self.kl_coef_in_rewards, whiten=ppo.whiten_rewards, bootstrap_truncated=ppo.bootstraps
+            batch, kl_coef=self.kl_coef_in_rewards, whiten=ppo.whiten_rewards, bootstrap_truncated=self._bootstraps
         )
 
         if self.has_critic:
-            batch = steps.compute_td_errors(batch, gamma=ppo.gamma, bootstrap_truncated=ppo.bootstraps)
+            batch = steps.compute_td_errors(batch, gamma=ppo.gamma, bootstrap_truncated=self._bootstraps)
             batch = steps.compute_gae_advantages(batch, gamma=ppo.gamma, lam=ppo.lam)
             batch = steps.add_reward_to_go(batch)
-            follow_returns(self.actor, batch)
+            steps.follow_returns(self.actor, batch)
             if every:
-                self.prefix_values.learn(batch, every, ppo.gamma, bootstrap_truncated=ppo.bootstraps)
+                self.prefix_values.learn(batch, every, ppo.gamma, bootstrap_truncated=self._bootstraps)
         else:
             batch = estimators.ESTIMATORS[ppo.estimator](batch, ppo, c.rollout.samples_per_prompt)
 
+        mx.eval([field for field in batch if isinstance(field, mx.array)])  # so that the update does not recompute it
+        if batch.logprobs is None and float(batch.mask.sum()) != float(batch.response_lengths.sum()):
+            batch = self.scored(number, batch)  # the first step scores only what it trains on
         self.learner.steps = (number - 1) * ppo.epochs * ppo.minibatches  # whatever ppo.epochs was before
         rates = self.learner.learning_rates()
-        update = self._update(number, batch)
+        with phase("update", passes=self.update_passes) as progress:
+            update = self.learn(number, batch, progress)
+        if update.batch.logprobs is None:  # no step was computed that could have scored it
+            update = update._replace(batch=self.scored(number, update.batch))
 
         metrics = self._metrics(number, update, rewards, rates)
-        self._adapt(number, metrics)
-        return IterationResult(update.batch, prompts, rewards, metrics, update.ratios)
+        trains_policy = self.objectives(number) != ["value"]
+        self._adapt(number, metrics, trains_policy=trains_policy)
+        return IterationResult(update.batch, prompts, rewards, metrics, update.ratios, trains_policy)
 
     def batch_prompts(self, number: int) -> list[Prompt]:
         """Return the prompts of iteration `number`, each repeated `samples_per_prompt` times."""
@@ -173,20 +199,14 @@ class PPO:
         self, prompts: Sequence[Prompt], rollout: RolloutConfig, *, key: mx.array, progress: Progress
     ) -> list[Response]:
         """Sample one response per prompt (repeat a prompt for several), a share of them on each rank."""
-        share = None if self.ranks.alone else self.ranks.rows(len(prompts))
-
-        def written() -> list[Response]:
-            if share == []:
-                return []
-            model = self.actor.backbone
-            return generate_responses(model, self.tokenizer, prompts, rollout, key=key, share=share, progress=progress)
-
-        return [Response(*response) for part in self.ranks.together(written) for response in part]
+        model, share = self.actor.backbone, None if self.ranks.alone else self.ranks.rows(len(prompts))
+        write = partial(generate_responses, model, self.tokenizer, prompts, rollout, key=key, progress=progress)
+        return [Response(*response) for part in self.ranks.together(partial(write, share=share)) for response in part]
 
     def scored(self, number: int, batch: Experience) -> Experience:
         """Return the batch with the fields of `score` for all its sequences, in a phase of iteration `number`."""
         real = (mx.arange(batch.mask.shape[1])[None] < batch.response_lengths[:, None]).astype(mx.float32)
-        with self.phases(number, "score", passes=3 if self._critic_is_apart else 2) as progress:
+        with self.phases(number, "score", passes=3 if self.critic_apart else 2) as progress:
             whole = self.score(batch._replace(mask=real), progress, alternatives=self.alternatives)
         return whole._replace(mask=batch.mask)
 
@@ -195,32 +215,33 @@ class PPO:
 
         alternatives: most likely tokens of each position to add as well. Each rank scores a share of the sequences.
         """
-        if self.ranks.alone or batch.size < self.ranks.size:
-            return self._score(batch, progress, alternatives)
-        rows = self.ranks.dealt(batch.lengths())
-        with self.ranks.all_or_none():
-            part, before = self._score(batch.take(rows), progress, alternatives)._asdict(), batch._asdict()
-            new = {name: value for name, value in part.items() if value is not None and before[name] is None}
-            found: Any = {name: batch.spread(value, rows) for name, value in new.items()}
-            mx.eval(found)
-        return batch._replace(**self.ranks.summed(found))
-
-    def _score(self, batch: Experience, progress: Progress, alternatives: int) -> Experience:
         c = self.config
+        shared = not self.ranks.alone and batch.size >= self.ranks.size
+        rows = self.ranks.dealt(batch.lengths()) if shared else []
         mx.eval(self.actor.policy_parameters(), self.actor.value_parameters())  # read from a file, they may wait for it
         passes: Any = {"micro_batch_tokens": c.optim.micro_batch_tokens, "progress": progress}
         tempered = {**passes, "temperature": c.rollout.temperature}
-        batch = steps.add_policy_logprobs_and_values(
-            self.actor, batch, alternatives=alternatives, critic=self.has_critic, **tempered
-        )
-        batch = steps.add_kl_to_sa_pairs(self.actor, batch, estimator=c.ppo.kl_estimator, **tempered)
-        return steps.add_values_to_sa_pairs(self.actor, batch, **passes) if self.has_critic else batch
+        with self.ranks.all_or_none() if shared else nullcontext():
+            part = steps.add_policy_logprobs_and_values(
+                self.actor,
+                batch.take(rows) if shared else batch,
+                alternatives=alternatives,
+                critic=self.has_critic,
+                **tempered,
+            )
+            part = steps.add_kl_to_sa_pairs(self.actor, part, estimator=c.ppo.kl_estimator, **tempered)
+            if self.critic_apart:
+                part = steps.add_values_to_sa_pairs(self.actor, part, **passes)
+            if not shared:
+                return part
+            new = {name: value for name, value in part._asdict().items() if getattr(batch, name) is None}
+            found: Any = {name: batch.spread(value, rows) for name, value in new.items() if value is not None}
+            mx.eval(found)
+        return batch._replace(**self.ranks.summed(found))
 
     def _with_greedy_baselines(self, number: int, batch: Experience, prompts: Sequence[Prompt]) -> Experience:
-        """Return the batch with the baselines of ReMax, if that is the estimator."""
+        """Return the batch with the baselines of ReMax."""
         rollout = self.config.rollout
-        if self.config.ppo.estimator != "remax":
-            return batch
         once, key = prompts[:: rollout.samples_per_prompt], mx.random.key(0)  # which draws nothing
         with self.phases(number, "generate") as progress:
             best = lay_out(once, self.respond(once, estimators.greedy(rollout), key=key, progress=progress))
@@ -229,21 +250,10 @@ class PPO:
 
     def with_prefix_values(self, batch: Experience, prompts: Sequence[Prompt]) -> Experience:
         """Return the batch with what the scores before each token predict in its values, if they are on."""
-        if not (every := self.prefix_values.stride(self.config)):
+        if not (every := self.prefix_stride):
             return batch
         batch = add_prefix_scores(self.rewards, batch, prompts, self._scored_texts, every=every)
         return self.prefix_values.add(batch, every)
-
-    def _update(self, number: int, batch: Experience) -> Update:
-        """Learn from the batch, and score it before or after where the first step does not."""
-        mx.eval([field for field in batch if isinstance(field, mx.array)])  # so that the update does not recompute it
-        if batch.logprobs is None and not self.first_step_scores(batch):
-            batch = self.scored(number, batch)
-        with self.phases(number, "update", passes=self.update_passes) as progress:
-            update = self.learn(number, batch, progress)
-        if update.batch.logprobs is None:  # no step was computed that could have scored it
-            update = update._replace(batch=self.scored(number, update.batch))
-        return update
 
     def learn(self, number: int, batch: Experience, progress: Progress) -> Update:
         """Train for several epochs over the batch in reshuffled minibatches, one optimiser step each."""
@@ -260,31 +270,40 @@ class PPO:
         new_tokens = c.rollout.max_new_tokens
         settings = LossSettings(ppo, c.rollout.temperature, self.kl_coef, new_tokens, error, self.alternatives)
         found = list[StepMetrics]()
-        ratios = PassRatios(batch, ppo.epochs + self._measures_final_ratios)
-        passes = [(epoch, rows) for epoch in range(ppo.epochs) for rows in self._minibatches(number, batch.size, epoch)]
+        ratios = np.full((self.passes, *batch.mask.shape), np.nan, dtype=np.float32)
+        seed = [c.run.seed, Purpose.MINIBATCHES, number]
+        passes = [
+            (epoch, rows)
+            for epoch in range(self.passes)
+            for rows in minibatch_rows(batch.size, ppo.minibatches, seed=[*seed, epoch])
+        ]
         for epoch, rows in passes:
             minibatch = batch.take(rows)
-            if not minibatch.mask.any():
+            if epoch == ppo.epochs:  # after the last step
+                if objectives != ["value"]:
+                    part = self.learner.ratios(minibatch, temperature=settings.temperature, progress=progress)
+                    ratios[epoch, rows, : part.shape[1]] = np.array(part)
+                continue
+            if not minibatch.mask.any() or (found and found[-1].outcome == "target_kl"):
                 continue
             measures = not found and number % SHARE_EVERY == FIRST_SHARE
             step = self.learner.train(minibatch, settings, *objectives, progress=progress, critic_share=measures)
             if step.scores:  # of the first step, whose minibatch is the whole batch
                 scores: Scores = {name: batch.gathered([part], rows) for name, part in step.scores.items()}
                 batch = steps.add_kl(batch._replace(**scores), ppo.kl_estimator)
-            if step.metrics.taken and step.ratios is not None:
-                ratios.put(epoch, rows, step.ratios)  # how the step pushed each token; a skipped one pushed none
+            if step.metrics.outcome == "taken" and step.ratios is not None:  # a skipped one pushed no token
+                ratios[epoch, rows, : step.ratios.shape[1]] = np.array(step.ratios)
             found.append(step.metrics)
-            self._check_step(number, step.metrics)
-            if step.metrics.outcome == "target_kl":
-                break
-            self.learner.steps += 1
+            if step.metrics.outcome == "ratio_spike":
+                message = (
+                    f"a minibatch was skipped: its mean ratio was {step.metrics.ratio_mean:.3g}, its largest log-ratio "
+                    f"{step.metrics.log_ratio_max:.3g}"
+                )
+                self.alert(number, "info", "ratio_spike", message)
+            self.skipped.after(number, skipped=step.metrics.outcome == "not_finite", report=self.report)
+            self.learner.steps += step.metrics.outcome != "target_kl"
         batch = batch._replace(advantages=advantages)
-        if objectives == ["value"]:
-            return Update(batch, found)
-        for rows in self._minibatches(number, batch.size, ppo.epochs) if self._measures_final_ratios else ():
-            part = self.learner.ratios(batch.take(rows), temperature=settings.temperature, progress=progress)
-            ratios.put(ppo.epochs, rows, part)
-        return Update(batch, found, ratios.array())
+        return Update(batch, found, None if objectives == ["value"] else np.moveaxis(ratios, 0, -1))
 
     def _objectives_with_signal(self, number: int, batch: Experience, error: float) -> list[Objective]:
         """Return what the steps train, without what has nothing to learn from, and report that.
@@ -310,16 +329,6 @@ class PPO:
         self.alert(number, "warning", "no_signal", message)
         return objectives
 
-    def _check_step(self, number: int, step: StepMetrics) -> None:
-        """Report a skipped step. Raise DivergedError at the third NaN in a row, in one iteration or several."""
-        if step.outcome == "ratio_spike":
-            message = (
-                f"a minibatch was skipped: its mean ratio was {step.ratio_mean:.3g}, its largest log-ratio "
-                f"{step.log_ratio_max:.3g}"
-            )
-            self.alert(number, "info", "ratio_spike", message)
-        self.skipped.after(number, skipped=step.outcome == "not_finite", report=self.report)
-
     def _metrics(self, number: int, update: Update, rewards: RewardResult, rates: tuple[float, float]) -> Iteration:
         seconds, memory = self.phases.clock() - self.phases.began, max(self.phases.memory.values())
         tokens = int(update.batch.response_lengths.sum())
@@ -340,15 +349,15 @@ class PPO:
             parts={name: maths.mean_of_known(scores) for name, scores in rewards.parts.items()},
         )
 
-    def _adapt(self, number: int, metrics: Iteration) -> None:
+    def _adapt(self, number: int, metrics: Iteration, *, trains_policy: bool) -> None:
         """Adapt what follows the measurements: the KL coefficient, and how far apart prefix scores are."""
         c = self.config
-        if c.ppo.kl_controller == "adaptive" and self.trains_policy(number):
+        if c.ppo.kl_controller == "adaptive" and trains_policy:
             target, horizon, sequences = c.ppo.kl_target, c.ppo.kl_horizon, c.rollout.batch_size
             self.kl_coef = maths.adapted_kl_coef(
                 self.kl_coef, metrics.kl, target=target, horizon=horizon, sequences=sequences
             )
-        if c.ppo.prefix_scores < 0 and self.prefix_values.stride(c):
+        if c.ppo.prefix_scores < 0 and self._uses_prefix_scores:
             taken, seconds = self._prefix_seconds, self.phases.clock() - self.phases.began
             apart = self.ranks.gather(self.prefix_values.spacing(taken, seconds))[0]
             if apart > self.prefix_values.apart:
@@ -364,12 +373,6 @@ class PPO:
         self.report(Alert(iteration=number, level=level, code=code, message=message))
 
     @property
-    def update_passes(self) -> int:
-        """Number of minibatch passes in `learn`, for its progress."""
-        epochs = self.config.ppo.epochs * (2 if self._critic_is_apart else 1)
-        return (epochs + self._measures_final_ratios) * self.config.ppo.minibatches
-
-    @property
     def scores_while_learning(self) -> bool:
         """Return whether the first step also scores the batch, in the same pass.
 
@@ -377,54 +380,21 @@ class PPO:
         """
         return not self.has_critic and not self.kl_coef_in_rewards and self.config.ppo.minibatches == 1
 
-    def first_step_scores(self, batch: Experience) -> bool:
-        """Return whether the first step on `batch` would score all of it: it scores only what it trains on."""
-        return float(batch.mask.sum()) == float(batch.response_lengths.sum())
-
-    @property
-    def alternatives(self) -> int:
-        """Number of likeliest tokens that are kept of each position."""
-        run = self.config.run
-        return run.alternatives if run.save_samples else 0
-
-    @property
-    def has_critic(self) -> bool:
-        """Return whether the advantages come from values."""
-        return self.config.ppo.estimator == "gae"
-
     @property
     def kl_coef_in_rewards(self) -> float:
         """Coefficient of the KL penalty in each token's reward; 0 if the penalty is in the loss."""
         return self.kl_coef if self.config.ppo.kl_in == "reward" else 0.0
 
-    def trains_policy(self, number: int) -> bool:
-        """Return whether iteration `number` trains the policy; in the first ones the critic may learn alone."""
-        return not self.has_critic or number > self.config.ppo.critic_warmup
+    @property
+    def prefix_stride(self) -> int:
+        """Tokens from one prefix score to the next; 0 without them."""
+        every = self.config.ppo.prefix_scores
+        return (self.prefix_values.apart if every < 0 else every) if self._uses_prefix_scores else 0
 
     def objectives(self, number: int) -> list[Objective]:
-        """Return what the steps of iteration `number` train."""
-        if not self.trains_policy(number):
+        """Return what the steps of iteration `number` train; in the first ones the critic may learn alone."""
+        if self.has_critic and number <= self.config.ppo.critic_warmup:
             return ["value"]
-        if self._critic_is_apart:
+        if self.critic_apart:
             return ["policy", "value"]
         return ["joint" if self.has_critic else "policy"]
-
-    @property
-    def _critic_is_apart(self) -> bool:
-        return self.has_critic and not self.actor.shares_trunk
-
-    @property
-    def _measures_final_ratios(self) -> bool:
-        return self.config.run.final_ratios and self.config.run.save_samples
-
-    def _minibatches(self, number: int, size: int, epoch: int) -> list[list[int]]:
-        seed = [self.config.run.seed, Purpose.MINIBATCHES, number, epoch]
-        return minibatch_rows(size, self.config.ppo.minibatches, seed=seed)
-
-
-def _schedule(config: Config) -> dict[str, int]:
-    """Return the number of optimiser steps of the whole run, and of those that train the critic alone."""
-    ppo = config.ppo
-    steps = ppo.epochs * ppo.minibatches
-    warmup = ppo.critic_warmup if ppo.estimator == "gae" else 0
-    return {"total_steps": ppo.iterations * steps, "critic_steps": warmup * steps}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -18,16 +19,12 @@ from trainer.reward_types import Reward, RewardInput, RewardResult
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import generate_sequences as generate_sequences  # the first step
 
-
-def micro_batches(
-    batch: Experience, budget: int, progress: Progress = silent
-) -> Iterator[tuple[list[int], Experience]]:
-    """Yield the batch in parts of at most `budget` padded tokens, each with its rows.
-
-    progress: called after each part with the number of sequences done and the total.
-    """
-    for rows in micro_batch_rows(batch.lengths(), budget, progress=progress):
-        yield rows, batch.take(rows)
+SCALE_MEMORY = 0.9
+"""Weight of earlier batches in the mean square of the returns, the scale of the critic's head."""
+OUTLIER = 10.0
+"""Returns count as at most this multiple of the scale, or one batch of huge rewards would blur all later values."""
+SMALLEST_RETURNS = 1e-4
+"""Smaller returns change no scale: they may be rounding errors of the KL."""
 
 
 def over_micro_batches(
@@ -37,19 +34,18 @@ def over_micro_batches(
 
     compute: returns arrays [b, t, ...] or, with a column for the state after the last token, [b, t + 1, ...].
     """
-    order, width, found = list[int](), 0, list[dict[str, mx.array]]()
-    for rows, part in micro_batches(batch, budget, progress):
+    order, found, width = list[int](), list[dict[str, mx.array]](), 0
+    for rows in micro_batch_rows(batch.lengths(), budget, progress=progress):
+        part = batch.take(rows)
         arrays = compute(part)
         mx.eval(arrays)  # frees this micro-batch's states
-        width = width or part.responses.shape[1]
         order += rows
+        width = part.responses.shape[1]
         found.append(arrays)
-
-    def gathered(name: str) -> mx.array:
-        parts = [part[name] for part in found]
-        return batch.gathered(parts, order, extra=parts[0].shape[1] - width)
-
-    return {name: gathered(name) for name in found[0]}
+    return {
+        name: batch.gathered([arrays[name] for arrays in found], order, extra=last.shape[1] - width)
+        for name, last in found[-1].items()
+    }
 
 
 def add_policy_logprobs_and_values(
@@ -215,3 +211,19 @@ def _with_values(batch: Experience, values: mx.array) -> Experience:
     """Return `batch` with values [B, T + 1], of which each row has one after its last token."""
     final = mx.take_along_axis(values, batch.response_lengths[:, None], axis=1).squeeze(1)
     return batch._replace(values=mx.where(batch.mask > 0, values[:, :-1], 0.0), final_values=final)
+
+
+def follow_returns(actor: ActorCriticLLM, batch: Experience) -> None:
+    """Give the critic's head as its scale the running root mean square of the returns that it is to predict.
+
+    It then learns as fast, and pulls as hard on a shared trunk, whatever the scale of the rewards is (van Hasselt
+    et al. 2016, arXiv 1602.07714, without their shift, which would change nothing but the head's bias).
+    """
+    returns = filled(batch.returns)
+    if batch.prefix_values is not None:
+        returns = returns - batch.prefix_values
+    new = float(maths.root_mean_square(returns, batch.mask))
+    if SMALLEST_RETURNS < new < math.inf:
+        before = actor.value_scale or new
+        square = SCALE_MEMORY * before**2 + (1 - SCALE_MEMORY) * min(new, OUTLIER * before) ** 2
+        actor.use_value_scale(math.sqrt(square))

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-import numpy as np
-import numpy.typing as npt
 
 from trainer.arrays import filled, to_list
 
@@ -109,25 +107,3 @@ class Experience(NamedTuple):
             part = mx.pad(part, widths)
         whole = mx.zeros((self.size, *part.shape[1:]), dtype=part.dtype)
         return whole.at[mx.array(list(rows))].add(part)
-
-
-def minibatch_rows(count: int, minibatches: int, *, seed: Sequence[int]) -> list[list[int]]:
-    """Shuffle `count` rows by `seed` and split them into `minibatches` equal parts; every row is in exactly one."""
-    order = np.random.default_rng(list(seed)).permutation(count)
-    return [part.tolist() for part in np.split(order, minibatches)]
-
-
-class PassRatios:
-    """Ratios pi / pi_old of every token of a batch, collected from the minibatches of several passes over it."""
-
-    def __init__(self, batch: Experience, passes: int) -> None:
-        self._found = np.full((passes, *batch.mask.shape), np.nan, dtype=np.float32)
-
-    def put(self, number: int, rows: Sequence[int], ratios: mx.array | None) -> None:
-        """Store the ratios [b, t] of a minibatch with `rows`, from pass `number`, counted from 0."""
-        found = np.array(filled(ratios))
-        self._found[number, list(rows), : found.shape[1]] = found
-
-    def array(self) -> npt.NDArray[np.float32]:
-        """Return the ratios [B, T, passes]; NaN where none was stored."""
-        return np.moveaxis(self._found, 0, -1)

@@ -83,7 +83,9 @@ def generate_responses(
     """
     keys = mx.random.split(key, len(prompts))
     if share is not None:
-        keys, prompts = keys[mx.array(list(share))], [prompts[place] for place in share]
+        keys, prompts = keys[mx.array(list(share), dtype=mx.int32)], [prompts[place] for place in share]
+    if not prompts:
+        return []
     rows = [_Row(prompt.tokens + list(begun), list(begun), sampling.max_new_tokens) for prompt in prompts]
     waiting = sorted(range(len(rows)), key=lambda number: len(rows[number].context), reverse=True)
     decoding = Decoding(backbone, sampling)
@@ -143,8 +145,7 @@ def _change_rows(decoding: Decoding, rows: Sequence[_Row], waiting: list[int], k
     if refill:
         admitted, waiting[:] = waiting[:room], waiting[room:]
         contexts = [rows[number].context for number in admitted]
-        more = bool(waiting) and rows[waiting[0]].context == contexts[-1]
-        decoding.admit(admitted, contexts, keys[mx.array(admitted)], more=more)
+        decoding.admit(admitted, contexts, keys[mx.array(admitted)])
 
 
 def _add(row: _Row, token: int, tokenizer: Any, sampling: RolloutConfig, *, cut: int) -> None:

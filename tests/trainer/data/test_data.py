@@ -20,13 +20,13 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from trainer.arrays import prompt_indices
 from trainer.config.schema import DataConfig
 from trainer.data import (
     Prompt,
     PromptRow,
     encode_prompts,
     load_prompts,
-    prompt_indices,
     shipped_sets,
     split_prompts,
 )

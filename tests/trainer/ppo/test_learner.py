@@ -290,17 +290,19 @@ def test_ratios_without_a_step_are_those_of_a_pass_with_one(
     assert reported[-1] == (batch.size, batch.size)
 
 
-def test_a_step_of_the_critic_has_no_ratios_and_the_actors_keeps_its_own(tmp_path: Path) -> None:
+def test_a_step_of_both_has_the_ratios_of_the_actor_and_the_loss_of_the_critic(tmp_path: Path) -> None:
     actor = make_actor(tmp_path / "llama", value_model="adapter")
     batch = moved_on(scored(actor, random_batch()))
-    learner = Learner(actor, OptimConfig(), total_steps=1)
-    critic = learner.train(batch, LossSettings(PPO, 1.0), "value")
+    learner = Learner(actor, OptimConfig(policy_lr=0.0, value_lr=0.0), total_steps=1)
+    critic, policy = (learner.train(batch, LossSettings(PPO, 1.0), side) for side in ("value", "policy"))
+    both = learner.train(batch, LossSettings(PPO, 1.0), "policy", "value")
     assert critic.ratios is None
-    step = learner.train(batch, LossSettings(PPO, 1.0), "policy")
-    both = step.with_critic(critic.metrics)
-    assert both.ratios is step.ratios
-    total = float64(step.ratios).sum() / sum(COUNTS)
-    assert total == pytest.approx(step.metrics.ratio_mean, rel=1e-5)  # as found before the step was taken
+    assert mx.array_equal(both.ratios, policy.ratios)
+    norm = float(np.hypot(policy.metrics.grad_norm, critic.metrics.grad_norm))
+    expected = policy.metrics._replace(value_loss=critic.metrics.value_loss, grad_norm=norm)
+    assert both.metrics[:-1] == expected[:-1], "all but the critic's share, which is NaN"
+    total = float64(both.ratios).sum() / sum(COUNTS)
+    assert total == pytest.approx(both.metrics.ratio_mean, rel=1e-5)  # as found before the step was taken
 
 
 # Cuts and padding

@@ -20,8 +20,8 @@ from trainer.events import Alarm, Alert, Evaluation, Event, Iteration, SamplesWr
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import load_backbone
 from trainer.policy_checkpoint import restore_snapshot, take_snapshot
-from trainer.ppo.critic import PrefixValues
 from trainer.ppo.loop import PPO
+from trainer.ppo.prefix_scores import PrefixValues
 from trainer.rewards import RewardInput, Rewards, SourceScores, WeightedSource
 from trainer.rollout.generation import Response, lay_out
 from trainer.runs.folder import RunFolder

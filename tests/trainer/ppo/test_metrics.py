@@ -18,7 +18,7 @@ from trainer.config.ppo import PPOConfig
 from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
 from trainer.engine.artifacts import sample_rows, settings_of
-from trainer.ppo.learner import Step, StepMetrics
+from trainer.ppo.learner import StepMetrics
 from trainer.ppo.metrics import rollout_metrics, update_metrics
 from trainer.ppo.steps import adjust_rewards_with_kl
 from trainer.rewards import RewardResult
@@ -133,13 +133,6 @@ def test_without_a_step_there_are_no_means(steps: list[StepMetrics]) -> None:
     assert (metrics.pop("spiked_steps"), metrics.pop("epochs_done")) == (0, len(steps))
     assert math.isinf(metrics.pop("log_ratio_max")) or not steps
     assert all(math.isnan(value) for value in metrics.values())
-
-
-def test_an_actors_step_takes_loss_and_gradient_of_its_critics_step() -> None:
-    critic = STEP._replace(policy_loss=0.0, value_loss=7.0, grad_norm=3.0)
-    step = Step(STEP, None, {})
-    assert step.with_critic(critic) == Step(STEP._replace(value_loss=7.0, grad_norm=5.0), None, {})
-    assert not step.with_critic(SKIPPED).metrics.taken
 
 
 # Samples

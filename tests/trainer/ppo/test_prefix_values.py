@@ -14,8 +14,8 @@ from trainer.arrays import filled
 from trainer.config import validate
 from trainer.policy_checkpoint import take_snapshot
 from trainer.ppo import steps
-from trainer.ppo.critic import FEATURES, FORGETTING, PrefixValues
 from trainer.ppo.loop import PPO
+from trainer.ppo.prefix_scores import FEATURES, FORGETTING, PrefixValues
 from trainer.rewards import Rewards
 from trainer.rollout.experience import Experience
 

@@ -20,7 +20,7 @@ from trainer.data import Prompt
 from trainer.fitting.gradients import micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import load_backbone
-from trainer.ppo import critic, estimators, steps
+from trainer.ppo import estimators, prefix_scores, steps
 from trainer.rewards import Overlong, RewardInput, Rewards, SourceScores, WeightedSource
 from trainer.rollout.experience import Experience
 from trainer.rollout.token_texts import TokenTexts
@@ -324,7 +324,7 @@ def test_a_prefix_score_is_that_of_what_was_written_before_the_token(folder: Pat
     rewards = Rewards([WeightedSource(source, 0.5), WeightedSource(Places())], missing_stop_penalty=9.0)
     batch, _ = steps.compute_rewards(rewards, batch, prompts)
     texts = TokenTexts(loaded.tokenizer)
-    found = critic.add_prefix_scores(rewards, batch, prompts, texts, every=every)
+    found = prefix_scores.add_prefix_scores(rewards, batch, prompts, texts, every=every)
     places = np.arange(batch.mask.shape[1]) // every * every
     assert found.prefix_scores.tolist() == (0.5 * places * float64(batch.mask)).tolist()
     for given in source.seen:
@@ -344,7 +344,7 @@ def test_the_state_after_the_last_token_has_the_score_of_the_whole_response_with
     )
     batch, result = steps.compute_rewards(rewards, random_batch(), prompts)
     assert min(result.scores) < 0  # by the penalties
-    found = critic.add_prefix_scores(rewards, batch, prompts, TokenTexts(load_tiny(folder).tokenizer), every=3)
+    found = prefix_scores.add_prefix_scores(rewards, batch, prompts, TokenTexts(load_tiny(folder).tokenizer), every=3)
     assert found.final_prefix_scores.tolist() == pytest.approx([0.5 * count for count in COUNTS], abs=1e-5)
 
 

@@ -75,7 +75,7 @@ def test_k_minibatches_give_k_optimiser_steps_an_epoch(actor: ActorCriticLLM, mi
     ppo = algorithm(actor, minibatches=minibatches, epochs=epochs)
     taken = learn(ppo, scored(actor, random_batch()))
     assert len(taken) == ppo.learner.steps == minibatches * epochs
-    assert ppo.learner.policy_optimizer.state["step"].item() == minibatches * epochs
+    assert ppo.learner.optimizers["policy"].state["step"].item() == minibatches * epochs
 
 
 def test_every_epoch_visits_every_row_once_in_a_new_order(
@@ -404,7 +404,7 @@ def test_the_epochs_end_before_a_step_too_far_from_the_policy_that_sampled(folde
     ppo = algorithm(other, minibatches=1, epochs=6, target_approx_kl=bound, optim={"policy_lr": 1e-2})
     taken = learn(ppo, scored(other, random_batch()))
     assert [step.outcome for step in taken] == ["taken"] * 3 + ["target_kl"]
-    optimizers = (ppo.learner.policy_optimizer, ppo.learner.value_optimizer)
+    optimizers = ppo.learner.optimizers.values()
     assert (ppo.learner.steps, *(optimizer.state["step"].item() for optimizer in optimizers)) == (3, 3, 3)
     metrics = update_metrics(taken)
     assert (metrics["steps"], metrics["skipped_steps"], metrics["epochs_done"]) == (3, 0, 3)

@@ -327,7 +327,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_the_third_in_a_row_ends_th
     made.scorer.update({name: array * math.nan for name, array in made.scorer.parameters().items()})
     before = made.learner.optimizer.state()
     events: list[Event] = []
-    made.report = events.append
+    made.hooks = made.hooks._replace(report=events.append)
     assert made.step().skipped
     made.step()
     with pytest.raises(DivergedError, match=r"optim\.lr"):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import mlx.core as mx
-import numpy as np
 from batches import random_batch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer.arrays import minibatch_rows
 from trainer.fitting.gradients import micro_batch_rows
-from trainer.rollout.experience import Experience, PassRatios, minibatch_rows
+from trainer.rollout.experience import Experience
 
 LENGTHS = [(3, 4), (5, 1), (2, 6), (4, 2)]  # of prompt and response
 
@@ -81,19 +81,6 @@ def test_fields_computed_for_parts_in_any_order_join_to_those_of_the_batch(
     for row, (_, count) in enumerate(LENGTHS):
         assert together[row, : count + extra].tolist() == wanted[row, : count + extra].tolist()
         assert not together[row, count + extra :].any()
-
-
-def test_ratios_of_minibatches_of_any_width_find_their_rows_and_their_pass() -> None:
-    batch = random_batch(LENGTHS)
-    ratios = PassRatios(batch, 2)
-    ratios.put(0, [3, 1], mx.array([[3.0, 3.5], [1.0, 0.0]]))
-    ratios.put(1, [2], mx.array([[2.0] * 6]))
-    together = ratios.array()
-    assert (together.shape, together.dtype) == ((4, 6, 2), np.float32)
-    assert together[3, :2].T.tolist()[0] == [3.0, 3.5]
-    assert together[1, 0, 0] == 1.0
-    assert (together[2, :, 1] == 2.0).all()
-    assert np.isnan(together).sum() == together.size - 4 - 6
 
 
 # Cuts

@@ -81,7 +81,7 @@ def test_a_chunk_is_a_multiple_of_the_step_of_a_recurrence() -> None:
 
 
 @pytest.mark.parametrize("family", ["gemma3", "mamba2", "qwen3_5", "recurrent_gemma"])  # the last one row at a time
-def test_the_kept_state_of_a_prompt_is_continued_by_all_its_samples(family: str) -> None:
+def test_samples_of_a_prompt_admitted_one_after_the_other_are_those_admitted_at_once(family: str) -> None:
     backbone = backbone_of(family)
     prompts = [prompt for prompt in prompts_of((20, 9, 1)) for _ in range(4)]
     at_once = responses_to(prompts, backbone)

@@ -1,4 +1,4 @@
-"""Parts of a critic beside its network: the scale of its head, and values from the score of the text so far."""
+"""Values from the score of the text so far, beside those of the critic's network."""
 
 from __future__ import annotations
 
@@ -12,19 +12,10 @@ import numpy.typing as npt
 
 from trainer import maths
 from trainer.arrays import filled, to_list
-from trainer.config import Config
 from trainer.data import Prompt
-from trainer.models.actor_critic import ActorCriticLLM
 from trainer.reward_types import Reward, RewardInput
 from trainer.rollout.experience import Experience
 from trainer.rollout.token_texts import TokenTexts
-
-SCALE_MEMORY = 0.9
-"""Weight of earlier batches in the mean square of the returns, the scale of the critic's head."""
-OUTLIER = 10.0
-"""Returns count as at most this multiple of the scale, or one batch of huge rewards would blur all later values."""
-SMALLEST_RETURNS = 1e-4
-"""Smaller returns change no scale: they may be rounding errors of the KL."""
 
 FORGETTING = 0.5
 """Weight of a batch against the next one. Scores change fast while the policy learns, so old batches mislead."""
@@ -33,22 +24,6 @@ SECONDS = 0.1  # that they may take in any case, so that the clock decides nothi
 FEATURES = 5  # numbers of x
 
 Floats = npt.NDArray[np.float64]
-
-
-def follow_returns(actor: ActorCriticLLM, batch: Experience) -> None:
-    """Give the critic's head as its scale the running root mean square of the returns that it is to predict.
-
-    It then learns as fast, and pulls as hard on a shared trunk, whatever the scale of the rewards is (van Hasselt
-    et al. 2016, arXiv 1602.07714, without their shift, which would change nothing but the head's bias).
-    """
-    returns = filled(batch.returns)
-    if batch.prefix_values is not None:
-        returns = returns - batch.prefix_values
-    new = float(maths.root_mean_square(returns, batch.mask))
-    if SMALLEST_RETURNS < new < math.inf:
-        before = actor.value_scale or new
-        square = SCALE_MEMORY * before**2 + (1 - SCALE_MEMORY) * min(new, OUTLIER * before) ** 2
-        actor.use_value_scale(math.sqrt(square))
 
 
 def add_prefix_scores(
@@ -101,12 +76,6 @@ class PrefixValues:
         self._products = np.zeros(FEATURES)  # sum of w x (G - Phi)
         self.apart = 1
         """Tokens from one score to the next, where the trainer chooses."""
-
-    def stride(self, config: Config) -> int:
-        """Return the tokens from one prefix score to the next; 0 without them."""
-        if not (config.uses_prefix_scores and config.ppo.estimator == "gae"):
-            return 0
-        return self.apart if config.ppo.prefix_scores < 0 else config.ppo.prefix_scores
 
     def add(self, batch: Experience, every: int) -> Experience:
         """Add V_0 to the values of a batch with `prefix_scores`, which are of every so many tokens.

@@ -144,14 +144,18 @@ class RewardPairList(BlockList[PairPrediction]):
 
     _marked: Collection[str] = ()  # keys of comparisons
 
-    def show(self, pairs: Sequence[PairPrediction], *, message: str = "") -> None:
-        """Show `pairs`; the cursor stays on its pair, or goes to the first. message: shown if there are none."""
+    def show(self, pairs: Sequence[PairPrediction], *, message: str = "") -> bool:
+        """Show `pairs`; return whether the cursor stays on its pair. If not, it goes to the first.
+
+        message: shown if there are none.
+        """
         before, self._message = self.selected, message
         if pairs is self._items and pairs:
-            return
+            return True
         self._items = pairs
-        same = (place for place, pair in enumerate(pairs) if before and _texts(pair) == _texts(before))
-        self.put_cursor(next(same, 0))
+        same = [place for place, pair in enumerate(pairs) if before and _texts(pair) == _texts(before)]
+        self.put_cursor(same[0] if same else 0)
+        return bool(same)
 
     def mark(self, keys: Collection[str]) -> None:
         """Mark the pairs of the comparisons with these keys."""
@@ -207,20 +211,12 @@ class RewardPairText(ScrolledLines):
     _pair: PairPrediction | None = None
 
     def show(self, pair: PairPrediction) -> None:
-        """Show `pair` from its start."""
-        self._pair = pair
-        self.lay_out()
-        self.scroll_to(y=0, animate=False, force=True)
-
-    def follow(self, pair: PairPrediction | None) -> bool:
-        """Show the numbers of a new evaluation of the same pair; return False if `pair` is a different one."""
-        before = self._pair
-        if before is None or pair is None or _texts(before) != _texts(pair):
-            return False
+        """Show `pair` from its start, or the numbers of a new evaluation of the same pair where it was scrolled to."""
+        before, self._pair = self._pair, pair
         if pair is not before:
-            self._pair = pair
             self.lay_out()
-        return True
+        if before is None or _texts(before) != _texts(pair):
+            self.scroll_to(y=0, animate=False, force=True)
 
     def wrap(self, width: int) -> list[Line]:
         return pair_text_lines(self._pair, width) if self._pair is not None else []

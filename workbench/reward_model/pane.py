@@ -194,9 +194,9 @@ class RewardModelPane(Pane):
         self.query_one(RewardCharts).show(reader.view, reader.predictions)
         self._listed = chosen_pairs(self._pairs, words, self._order, reverse=self._reverse)
         listed.mark(self._marked)
-        listed.show(self._listed, message=self._empty_message())
-        if self._opened and not self.query_one(RewardPairText).follow(self.selected):
-            self._open(False)  # it is no longer listed, and the keys would act on another pair
+        stays = listed.show(self._listed, message=self._empty_message())
+        if self._opened and not stays:
+            self._open(False)  # the pair is no longer listed, and the keys would act on another one
         problems = [f"✖ {visible(problem)}" for problem in (reader.problem, *reader.problems) if problem]
         problem = self.query_one("#reward-problem", Static)
         problem.update("\n".join(problems))
@@ -265,10 +265,10 @@ class RewardModelPane(Pane):
 
     @on(RewardPairList.Moved)
     def _show_beside(self) -> None:
-        """Show the selected pair beside the list, where there is room for it."""
-        text, pair = self.query_one(RewardPairText), self.selected
-        if text.display and not self._opened and pair is not None and not text.follow(pair):
-            text.show(pair)
+        """Show the selected pair where it is open, or where there is room for it beside the list."""
+        text = self.query_one(RewardPairText)
+        if text.display and self.selected is not None:
+            text.show(self.selected)
 
     def on_resize(self) -> None:
         self._arrange()
@@ -299,9 +299,8 @@ class RewardModelPane(Pane):
 
     @on(RewardPairList.Opened)
     def action_open(self) -> None:
-        if (pair := self.selected) is not None:
+        if self.selected is not None:
             self._open(True)
-            self.query_one(RewardPairText).show(pair)
 
     def action_close(self) -> None:
         if self._opened:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from styles_helper import styles_path
@@ -33,7 +34,7 @@ from trainer.preferences.records import (
 )
 from workbench.kit.footer import KeyFooter
 from workbench.labelling.pane import LabelPane
-from workbench.labelling.session_worker import SessionState, SupplyReport
+from workbench.labelling.session_worker import SessionState, SessionWorker, SupplyReport
 
 NOTHING = Share(0, 0, math.nan, math.nan, math.nan)
 
@@ -182,11 +183,8 @@ class Labelling(ThemedApp[None]):
         self.animation_level = "none"
         self.seconds = 0.0
         self.requested: list[str] = []  # requests of the pane to the screen
-        self.pane = LabelPane(
-            self.requested.append,
-            id="label",
-            clock=lambda: self.seconds,
-        )
+        self.notified: list[str] = []
+        self.pane = LabelPane(self.requested.append, id="label", clock=lambda: self.seconds)
 
     def compose(self) -> ComposeResult:
         yield self.pane
@@ -195,6 +193,10 @@ class Labelling(ThemedApp[None]):
     def on_mount(self) -> None:
         self.pane.border_title = "Label F5"
         self.pane.take_focus()
+
+    def notify(self, message: str, **options: Any) -> None:
+        self.notified.append(str(message))
+        super().notify(message, **options)
 
     def reported(self, name: str) -> str:
         """Return the text of one line of the pane."""
@@ -228,6 +230,20 @@ async def labelling(
             app.pane.begin(session, state or session.now())
             await pilot.pause()
         yield app, pilot
+
+
+@contextmanager
+def kept_session(
+    path: Path, given: Sequence[Item], guidelines: str = ""
+) -> Iterator[tuple[SessionWorker, SessionState]]:
+    """Begin a session with these items in the store at `path`; close it at the end."""
+    worker = SessionWorker(path)
+    try:
+        worker.begin("ann", SessionPlan(queues=()), guidelines).result()
+        yield worker, worker.put(given).result()
+    finally:
+        worker.close()
+        worker.join()
 
 
 async def until(condition: Callable[[], bool]) -> None:

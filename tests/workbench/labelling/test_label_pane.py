@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from label_session import FakeSession, item, items, labelling, until
 from textual import events
 
@@ -16,37 +15,31 @@ from workbench.kit.screen_settings import ScreenSettings
 FULL = StorageError("'preferences.db' cannot be written: the disk is full: make room and try again")
 
 
-@pytest.mark.parametrize(
-    ("key", "choice", "strength"),
-    [
-        ("1", "b", 1),
-        ("left", "b", 1),
-        ("2", "a", 1),
-        ("right", "a", 1),
-        ("exclamation_mark", "b", 3),
-        ("shift+left", "b", 3),
-        ("at", "a", 3),
-        ("less_than_sign", "b", 3),
-        ("greater_than_sign", "a", 3),
-        ("shift+right", "a", 3),
-        ("equals_sign", "tie", 1),
-        ("e", "tie", 1),
-        ("0", "both_bad", 1),
-        ("space", "skip", 1),
-    ],
-)
-async def test_a_key_is_a_decision_and_shows_the_next_item(key: str, choice: str, strength: int) -> None:
-    session = FakeSession([item("a text", "b text", order=(1, 0)), *items(2)])
+DECISIONS = {
+    **dict.fromkeys(("1", "left"), ("b", 1)),
+    **dict.fromkeys(("2", "right"), ("a", 1)),
+    **dict.fromkeys(("exclamation_mark", "shift+left", "less_than_sign"), ("b", 3)),
+    **dict.fromkeys(("at", "greater_than_sign", "shift+right"), ("a", 3)),
+    **dict.fromkeys(("equals_sign", "e"), ("tie", 1)),
+    "0": ("both_bad", 1),
+    "space": ("skip", 1),
+}
+
+
+async def test_a_key_is_a_decision_and_shows_the_next_item() -> None:
+    pairs = [item(f"a text {n}.", f"b text {n}.", order=(1, 0)) for n in range(len(DECISIONS) + 1)]
+    session = FakeSession(pairs)
     async with labelling(session) as (app, pilot):
-        app.seconds = 7.5
-        await pilot.press(key)
-        judgement = session.judgements[0]
-        assert (judgement.choice, judgement.strength) == (choice, strength)
-        assert (judgement.order_shown, judgement.seconds) == ((1, 0), 7.5)
-        assert "left 0" in app.text
-        assert "a text" not in app.text
+        for n, (key, (choice, strength)) in enumerate(DECISIONS.items()):
+            app.seconds += 7.5
+            await pilot.press(key)
+            judgement = session.judgements[n]
+            assert (judgement.choice, judgement.strength) == (choice, strength), key
+            assert (judgement.order_shown, judgement.seconds) == ((1, 0), 7.5)
+            assert f"a text {n + 1}." in app.text
+            assert f"a text {n}." not in app.text
         assert app.pane.state is not None
-        assert app.pane.state.last == replace(session.items[0], label=session.labels[0][1])
+        assert app.pane.state.last == replace(session.items[n], label=session.labels[n][1])
 
 
 async def test_keys_typed_ahead_are_decisions_on_one_item_after_another() -> None:
@@ -61,18 +54,6 @@ async def test_keys_typed_ahead_are_decisions_on_one_item_after_another() -> Non
         await until(lambda: len(session.labels) == 3)
         assert [judgement.choice for judgement in session.judgements.values()] == ["a", "b", "tie"]
         assert session.calls == ["label 0", "label 1", "label 2"]
-
-
-async def test_a_slow_disk_is_reported_and_the_item_stays_until_it_has_answered() -> None:
-    session = FakeSession(items(2))
-    async with labelling(session, patience=0.3) as (app, _):
-        session.held = []
-        app.post_message(events.Key("1", None))
-        await until(lambda: "Still saving: 1 is better" in app.text)
-        assert "left 0" in app.text
-        session.held.pop()()
-        await until(lambda: "left 1" in app.text)
-        assert "Still saving: 1 is better" not in app.text
 
 
 async def test_undo_goes_back_to_any_depth_and_restores_notes() -> None:
@@ -90,10 +71,17 @@ async def test_undo_goes_back_to_any_depth_and_restores_notes() -> None:
         assert session.calls.count("undo") == 3, "there is nothing left to undo"
         await pilot.press("2")
         assert (session.judgements[0].choice, session.judgements[0].flags) == ("b", ("flagged",))
+        session.refusal = FULL
+        await pilot.press("u")
+        assert "Label not undone" in app.reported("problem")
+        assert list(session.judgements) == [0]
+        assert "left 1" in app.text
 
 
 async def test_three_or_more_are_ranked_by_their_digits() -> None:
-    session = FakeSession([item("a", "b", "c", "d", order=(3, 2, 1, 0)), *items(1)])
+    three = [item(f"a {n}", f"b {n}", f"c {n}") for n in range(3)]
+    ten = item(*map(str, range(10)))
+    session = FakeSession([item("a", "b", "c", "d", order=(3, 2, 1, 0)), *three, ten, *items(1)])
     async with labelling(session) as (app, pilot):
         assert "type the digits, best first, = between equals" in app.reported("hint")
         await pilot.press("2", "equals_sign", "2", "4", "3")
@@ -101,67 +89,40 @@ async def test_three_or_more_are_ranked_by_their_digits() -> None:
         await pilot.press("backspace", "1")
         assert not session.labels
         await pilot.press("3")
-        assert session.judgements[0].ranking == ((0, 2), (3,), (1,))
-        assert "left 0" in app.text
-
-
-async def test_a_ranking_can_be_typed_again_and_all_can_be_tied_or_bad() -> None:
-    session = FakeSession([item(f"a {n}", f"b {n}", f"c {n}") for n in range(3)])
-    async with labelling(session) as (_, pilot):
-        await pilot.press("3", "1", "r", "1", "2", "3", "equals_sign", "2", "0")
-        judgements = session.judgements
-        assert judgements[0].ranking == ((0,), (1,), (2,))
-        assert judgements[1].ranking == ((0, 1, 2),)
-        assert judgements[2].verdict == "both_bad"
-
-
-async def test_digits_past_the_completions_do_nothing() -> None:
-    session = FakeSession([item("a", "b", "c"), *items(2)])
-    async with labelling(session) as (_, pilot):
-        await pilot.press("4", "9", "1", "2", "3")
-        assert session.judgements[0].ranking == ((0,), (1,), (2,))
-        await pilot.press("3", "backspace", "r")
-        assert list(session.judgements) == [0]
-
-
-async def test_more_completions_than_digits_can_be_skipped_or_tied_only() -> None:
-    session = FakeSession([item(*map(str, range(10))), *items(1)])
-    async with labelling(session) as (app, pilot):
+        await pilot.press("4", "9", "3", "1", "r", "1", "2", "3", "equals_sign", "2", "0")
         assert "10 completions are too many to rank: space skips" in app.reported("hint")
-        await pilot.press("1", "2")
-        assert not session.labels
-        await pilot.press("space")
-        assert session.judgements[0].verdict == "skip"
+        await pilot.press("1", "2", "space")
+        assert "left 0" in app.text
+    *ranked, bad, skipped = session.judgements.values()
+    assert [one.ranking for one in ranked] == [((0, 2), (3,), (1,)), ((0,), (1,), (2,)), ((0, 1, 2),)]
+    assert (bad.verdict, skipped.verdict) == ("both_bad", "skip")
 
 
 async def test_a_refused_label_stays_with_its_reason_and_can_be_made_again() -> None:
-    session = FakeSession(items(3))
+    session = FakeSession([*items(1), item("a", "b", "c"), *items(1)])
     async with labelling(session) as (app, pilot):
         session.refusal = FULL
-        await pilot.press("f", "1")
-        assert "✖ Not saved: 1 is better. 'preferences.db' cannot be written: the disk is full" in app.reported(
-            "problem"
-        )
+        await pilot.press("f")
+        for _ in range(5):
+            app.post_message(events.Key("1", None))  # those typed ahead do not judge the item that stays
+        reason = "✖ Not saved: 1 is better. 'preferences.db' cannot be written: the disk is full"
+        await until(lambda: reason in app.reported("problem"))
+        await pilot.pause()
+        assert session.calls == ["label 0"]
         assert "left 0" in app.text
         assert "flagged" in app.reported("hint")
         session.refusal = None
-        app.seconds = 20
         await until(lambda: not app.pane.busy)
         await pilot.press("1")
-        assert "left 1" in app.text
         assert not app.reported("problem")
         assert (session.judgements[0].choice, session.judgements[0].flags) == ("a", ("flagged",))
-
-
-async def test_keys_typed_ahead_of_a_refusal_do_not_judge_the_item_that_stays() -> None:
-    session = FakeSession(items(3))
-    async with labelling(session) as (app, pilot):
         session.refusal = FULL
-        for _ in range(5):
-            app.post_message(events.Key("2", None))
-        await until(lambda: "Not saved" in app.text)
-        await pilot.pause()
-        assert session.calls == ["label 0"]
+        await pilot.press("1", "2", "3")
+        assert "Not saved: 1 > 2 > 3" in app.reported("problem")
+        session.refusal = None
+        await until(lambda: not app.pane.busy)
+        await pilot.press("3", "2", "1")
+        assert session.judgements[1].ranking == ((2,), (1,), (0,))
 
 
 async def test_a_label_waits_for_a_store_that_another_process_holds_and_is_not_lost() -> None:
@@ -193,29 +154,6 @@ async def test_an_answer_for_a_session_that_was_left_shows_nothing() -> None:
         assert other.judgements[0].choice == "b"
 
 
-async def test_a_refused_ranking_is_typed_again() -> None:
-    session = FakeSession([item("a", "b", "c"), *items(1)])
-    async with labelling(session) as (app, pilot):
-        session.refusal = FULL
-        await pilot.press("1", "2", "3")
-        assert "Not saved: 1 > 2 > 3" in app.reported("problem")
-        session.refusal = None
-        await until(lambda: not app.pane.busy)
-        await pilot.press("3", "2", "1")
-        assert session.judgements[0].ranking == ((2,), (1,), (0,))
-
-
-async def test_an_undo_that_is_refused_takes_nothing_back() -> None:
-    session = FakeSession(items(3))
-    async with labelling(session) as (app, pilot):
-        await pilot.press("1")
-        session.refusal = FULL
-        await pilot.press("u")
-        assert "Label not undone" in app.reported("problem")
-        assert "left 1" in app.text
-        assert list(session.judgements) == [0]
-
-
 async def test_a_label_of_the_history_is_changed_and_the_next_item_is_back() -> None:
     session = FakeSession(items(4))
     async with labelling(session) as (app, pilot):
@@ -235,25 +173,16 @@ async def test_a_label_of_the_history_is_changed_and_the_next_item_is_back() -> 
         assert app.pane.state.last.label == session.labels[-1][1]
 
 
-async def test_missing_guidelines_are_reported() -> None:
-    async with labelling(FakeSession(items(1))) as (app, pilot):
-        await pilot.press("g")
-        reported = [str(notification.message) for notification in app._notifications]
-        assert reported == ["This session has no guidelines; name a text file when you begin one"]
-
-
-async def test_without_a_session_enter_asks_for_one_and_no_key_judges() -> None:
+async def test_keys_beyond_the_session_are_requests_and_without_one_no_key_judges() -> None:
     async with labelling() as (app, pilot):
         await pilot.press("1", "equals_sign", "u", "f", "a", "d", "v", "y", "g", "h", "l", "enter")
         assert app.requested == ["start"]
         assert "⏎ begins or resumes a session" in app.text
-
-
-async def test_keys_for_other_tasks_send_requests_to_the_screen() -> None:
-    session = FakeSession(items(2))
-    async with labelling(session) as (app, pilot):
-        await pilot.press("t", "T", "i", "x", "l", "enter")
-        assert app.requested == ["train", "use", "import", "export", "leave"]
+        session = FakeSession(items(2))
+        app.pane.begin(session, session.now())  # type: ignore[arg-type]
+        await pilot.press("t", "T", "i", "x", "l", "enter", "g")
+        assert app.requested[1:] == ["train", "use", "import", "export", "leave"]
+        assert app.notified == ["This session has no guidelines; name a text file when you begin one"]
         app.pane.end()
         await pilot.pause()
         assert "No labelling session open" in app.text
@@ -271,8 +200,7 @@ async def test_a_missing_item_is_waited_for_and_appears_by_itself() -> None:
         await until(lambda: "left 0" in app.text)
         await pilot.press("1")
         assert session.judgements[0].choice == "a"
-        reported = [str(notification.message) for notification in app._notifications]
-        assert reported.count("row 3 of [/x]␛ has one completion") == 1
+        assert app.notified.count("row 3 of [/x]␛ has one completion") == 1
 
 
 async def test_what_the_queues_still_have_is_shown_as_it_becomes_known() -> None:

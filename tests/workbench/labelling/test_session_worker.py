@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from label_runs import add_samples, answering, of_run, pair_rows, plan, run_folder
@@ -25,6 +25,8 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal, read_journal
 from workbench.labelling import session_worker
 from workbench.labelling.session_worker import AHEAD, SessionState, SessionWorker
+
+T = TypeVar("T")
 
 PLAN = SessionPlan(queues=())
 A, B = Judgement.chosen("a", seconds=2.0), Judgement.chosen("b", seconds=4.0)
@@ -77,15 +79,21 @@ def places(state: SessionState) -> tuple[int | None, int, int | None, int]:
     return current and current.position, state.ahead, last and last.position, state.record.done
 
 
-def until(worker: SessionWorker, condition: Callable[[SessionState], object]) -> SessionState:
-    """Return the worker's state as soon as the condition holds; fail after a minute."""
+def wait(condition: Callable[[], T]) -> T:
+    """Return what the condition does as soon as it holds; fail after a minute."""
     pause = threading.Event()
     for _ in range(6000):
-        state = worker.state
-        if state is not None and condition(state):
-            return state
+        if found := condition():
+            return found
         pause.wait(0.01)
-    raise AssertionError(f"it did not happen within a minute: {state}")
+    raise AssertionError("it did not happen within a minute")
+
+
+def until(worker: SessionWorker, condition: Callable[[SessionState], object]) -> SessionState:
+    """Return the worker's state as soon as the condition holds."""
+    found = wait(lambda: state if (state := worker.state) is not None and condition(state) else None)
+    assert found is not None
+    return found
 
 
 def test_each_answer_is_the_state_of_the_session_at_that_time(path: Path) -> None:
@@ -259,21 +267,17 @@ def test_items_are_repeated_to_measure_agreement(path: Path, tmp_path: Path) -> 
 
 def test_the_reason_for_having_no_items_is_reported(path: Path, tmp_path: Path) -> None:
     with opened(path) as worker:
-        worker.begin("ann", plan(QueuePlan(queue="samples", source=str(tmp_path / "gone"))))
+        lost = QueuePlan(queue="samples", source=str(tmp_path / "gone"))
+        worker.begin("ann", plan(lost))
         assert until(worker, lambda state: state.supply.ended).supply.problem.startswith("no run 'gone' in")
+        worker.begin("ann", plan(lost, pair_rows(tmp_path / "pairs.jsonl", 100)))
+        supply = until(worker, lambda state: state.ahead >= AHEAD).supply  # the other queue goes on
+        assert [line[:13] for line in supply.left_out] == ["no run 'gone'"]
+        assert supply.problem == ""
         for _ in range(2):
-            worker.begin("ann", plan(pair_rows(tmp_path / "pairs.jsonl", 1))).result()
+            worker.begin("ann", plan(pair_rows(tmp_path / "pair.jsonl", 1, "another question"))).result()
             state = label_all(worker)
         assert state.supply.problem == "ann has judged everything: add another queue"
-
-
-def test_a_left_out_queue_is_reported_while_the_others_continue(path: Path, tmp_path: Path) -> None:
-    with opened(path) as worker:
-        lost = QueuePlan(queue="samples", source=str(tmp_path / "gone"))
-        worker.begin("ann", plan(lost, pair_rows(tmp_path / "pairs.jsonl", 100)))
-        state = until(worker, lambda state: state.ahead >= AHEAD)
-        assert [line[:13] for line in state.supply.left_out] == ["no run 'gone'"]
-        assert state.supply.problem == ""
 
 
 def test_waiting_for_a_model_is_reported_and_items_come_once_written(path: Path, tmp_path: Path) -> None:
@@ -334,61 +338,32 @@ def test_items_of_newer_iterations_come_as_they_are_written(
         until(worker, lambda state: state.supply.ended)
 
 
-def refusing(monkeypatch: pytest.MonkeyPatch, refuse: Callable[[list[Item]], Exception | None]) -> None:
-    """Let a session refuse to append items for which `refuse` returns an error."""
-    put = LabelSession.put
-
-    def try_put(session: LabelSession, given: list[Item]) -> None:
-        if error := refuse(given):
-            raise error
-        put(session, given)
-
-    monkeypatch.setattr(LabelSession, "put", try_put)
-
-
-def test_a_full_disk_is_reported_and_no_item_is_lost(
+def test_an_item_waits_for_a_full_disk_and_one_that_the_store_cannot_keep_is_left_out(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_worker, "_RETRY", 0.01)
-    full = [True]
-    refusing(monkeypatch, lambda given: StorageError("the disk is full") if full[0] else None)
-    with opened(path) as worker:
-        worker.begin("ann", plan(pair_rows(tmp_path / "pairs.jsonl", 6)))
-        until(worker, lambda state: state.supply.problem == "the disk is full")
-        full.insert(0, False)
-        assert until(worker, lambda state: state.supply.ended).supply.problem == ""
-        assert [item.comparison.prompt for item in supplied(worker)] == [f"question {n}" for n in range(6)]
+    put, full = LabelSession.put, [True]
 
+    def try_put(session: LabelSession, given: list[Item]) -> None:
+        if full[0]:
+            raise StorageError("the disk is full")
+        if any(item.comparison.prompt == "question 5" for item in given):
+            raise DataError("an item that cannot be asked")
+        put(session, given)
 
-def test_an_item_that_the_store_cannot_keep_is_left_out_and_reported(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(given: list[Item]) -> Exception | None:
-        wrong = any(item.comparison.prompt == "question 5" for item in given)
-        return DataError("an item that cannot be asked") if wrong else None
-
-    refusing(monkeypatch, refuse)
+    monkeypatch.setattr(LabelSession, "put", try_put)
     with opened(path) as worker:
         worker.begin("ann", plan(pair_rows(tmp_path / "pairs.jsonl", 9)))
-        state = until(worker, lambda state: state.supply.ended)
+        until(worker, lambda state: state.supply.problem == "the disk is full")
+        full.insert(0, False)
+        supply = until(worker, lambda state: state.supply.ended).supply
+        assert supply.left_out == ("an item that cannot be asked",)
         asked = [item.comparison.prompt for item in supplied(worker)]
         assert asked == [f"question {n}" for n in range(9) if n != 5]
-        assert state.supply.left_out == ("an item that cannot be asked",)
 
 
 def broken(*_: object) -> None:
     raise RuntimeError("a bug")
-
-
-def test_a_bug_beside_the_calls_ends_the_worker_and_answers_them(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(LabelSession, "put", broken)
-    with opened(path) as worker:
-        worker.begin("ann", plan(pair_rows(tmp_path / "pairs.jsonl", 9))).result()
-        wait(lambda: worker.bug)
-        with pytest.raises(RuntimeError, match="a bug"):
-            worker.item(0).result()
 
 
 def test_a_bug_in_a_call_is_that_of_the_calls_after_it(worker: SessionWorker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,32 +415,19 @@ def comparing(path: Path, run: RunFolder) -> Iterator[SessionWorker]:
         yield worker
 
 
-def wait(condition: Callable[[], object]) -> None:
-    pause = threading.Event()
-    assert any(condition() or pause.wait(0.01) for _ in range(6000))
-
-
-def test_a_changed_win_rate_is_reported_to_the_run(path: Path, run: RunFolder) -> None:
+def test_a_changed_win_rate_is_reported_and_the_labels_right_before_the_end_are_counted_together(
+    path: Path, run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with comparing(path, run) as worker:
         wins(worker, 1)
         wait(lambda: len(win_rates(run)) == 1)
         wins(worker, 1)
         wait(lambda: len(win_rates(run)) == 2)
+        monkeypatch.setattr(session_worker, "_PAUSE", 60.0)
         worker.undo().result()
         wait(lambda: len(win_rates(run)) == 3)
-    reported = win_rates(run)
-    assert [(event.comparisons, event.win_rate) for event in reported] == [(1, 1.0), (2, 1.0), (1, 1.0)]
-
-
-def test_labels_right_before_the_end_are_counted_together_and_reported(
-    path: Path, run: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session_worker, "_PAUSE", 60.0)
-    with comparing(path, run) as worker:
-        wins(worker, 1)
-        wait(lambda: win_rates(run))
         wins(worker, 9)
-    assert [event.comparisons for event in win_rates(run)] == [1, 10]
+    assert [(event.comparisons, event.win_rate) for event in win_rates(run)] == [(1, 1), (2, 1), (1, 1), (10, 1)]
 
 
 def test_a_failed_report_is_shown_and_made_up_for_with_the_next_label(
@@ -484,10 +446,14 @@ def test_a_failed_report_is_shown_and_made_up_for_with_the_next_label(
     assert [event.comparisons for event in win_rates(run)] == [2]
 
 
-def test_a_bug_in_counting_ends_the_worker(path: Path, run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_worker, "human_evaluation", broken)
+@pytest.mark.parametrize(("owner", "name"), [(LabelSession, "put"), (session_worker, "human_evaluation")])
+def test_a_bug_beside_the_calls_ends_the_worker_and_answers_them(
+    path: Path, run: RunFolder, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+) -> None:
+    monkeypatch.setattr(owner, name, broken)
     with comparing(path, run) as worker:
-        wins(worker, 1)
+        if name != "put":
+            wins(worker, 1)
         wait(lambda: worker.bug)
         with pytest.raises(RuntimeError, match="a bug"):
             worker.undo().result()

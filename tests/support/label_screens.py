@@ -37,6 +37,11 @@ class Host(ThemedApp[None]):
     def take(self, answer: object) -> None:
         self.answer = answer
 
+    async def answered(self, pilot: Pilot[None]) -> Any:
+        """Return the answer, once there is one."""
+        await until(pilot, lambda: self.answer is not NOTHING)
+        return self.answer
+
 
 @asynccontextmanager
 async def opened(screen: Screen[Any], size: tuple[int, int] = WIDE) -> AsyncIterator[tuple[Host, Pilot[None]]]:
@@ -45,6 +50,13 @@ async def opened(screen: Screen[Any], size: tuple[int, int] = WIDE) -> AsyncIter
         app.push_screen(screen, app.take)
         await pilot.pause()
         yield app, pilot
+
+
+async def answer_to(screen: Screen[Any], *keys: str) -> Any:
+    """Return what `screen` answers to these keys."""
+    async with opened(screen) as (app, pilot):
+        await pilot.press(*keys)
+        return await app.answered(pilot)
 
 
 def text_of(app: App[Any]) -> str:

@@ -38,7 +38,7 @@ async def test_enter_writes_what_was_counted(folder: Path) -> None:
         assert path(app).value == str(folder / "preferences-trl.jsonl")
         assert [file.name for file in folder.iterdir() if "trl" in file.name] == []
         await pilot.press("enter")
-        await until(pilot, lambda: app.answer is not NOTHING)
+        await app.answered(pilot)
         written = folder / "preferences-trl.jsonl"
         assert app.answer == f"Exported {written} as trl: 2 rows, left out: 1 both bad, 1 skip, 2 ties"
     assert [row["chosen"] for row in read_lines(written)] == ["x", "y"]
@@ -62,8 +62,7 @@ async def test_every_format_is_written_and_counted(format: str, ties: str, count
         written = folder / f"preferences-{format}.jsonl"
         await until(pilot, lambda: path(app).value == str(written))
         await pilot.press("ctrl+r")
-        await until(pilot, lambda: app.answer is not NOTHING)
-        assert app.answer == f"Exported {written} as {format}: {counted}"
+        assert await app.answered(pilot) == f"Exported {written} as {format}: {counted}"
     assert len(read_lines(folder / f"preferences-{format}.jsonl")) == int(counted.split()[0])
 
 
@@ -73,7 +72,7 @@ async def test_provenance_comes_along_when_asked_for(folder: Path) -> None:
         await pilot.pause()
         await until(pilot, lambda: "enter" in status(app))
         await pilot.press("enter")
-        await until(pilot, lambda: app.answer is not NOTHING)
+        await app.answered(pilot)
     assert read_lines(folder / "preferences-trl.jsonl")[0]["judgement"]["labeller"] == "ann"
 
 
@@ -94,7 +93,7 @@ async def test_an_existing_file_is_replaced_only_when_the_user_agrees(folder: Pa
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
         await pilot.press("y")
-        await until(pilot, lambda: app.answer is not NOTHING)
+        await app.answered(pilot)
     assert len(read_lines(taken)) == 2
 
 
@@ -130,7 +129,7 @@ async def test_an_impossible_export_is_reported_and_writes_nothing(
         path(app).value = "x.jsonl"
         await until(pilot, lambda: "enter writes it" in status(app))
         await pilot.press("enter")
-        await until(pilot, lambda: app.answer is not NOTHING)
+        await app.answered(pilot)
     assert {file.name for file in {*folder.iterdir()} - before if file.suffix == ".jsonl"} == {"x.jsonl"}
 
 

@@ -44,8 +44,7 @@ async def test_enter_previews_and_enter_again_imports() -> None:
         assert "prompt 3" not in preview(app)
         assert not STORE.exists()
         await pilot.press("enter")
-        await until(pilot, lambda: app.answer is not NOTHING)
-        assert app.answer == "Imported 5 preferences from rows.jsonl, skipped 1 duplicate"
+        assert await app.answered(pilot) == "Imported 5 preferences from rows.jsonl, skipped 1 duplicate"
     assert [one.comparison.completions[0] for one in kept(STORE)] == [f"good {n}" for n in range(5)]
 
 
@@ -58,7 +57,7 @@ async def test_broken_rows_are_reported_by_line_and_reason_counted_and_left_out(
         assert "rows.jsonl:6: not JSON: Expecting value at column 1" in preview(app)
         assert "and 5 more" in preview(app)
         await pilot.press("enter")
-        await until(pilot, lambda: app.answer is not NOTHING)
+        await app.answered(pilot)
     assert len(kept(STORE)) == 5
 
 
@@ -127,7 +126,7 @@ async def test_columns_are_named_as_on_the_command_line() -> None:
         await pilot.press("enter")
         await until(pilot, lambda: "enter imports 2" in status(app))
         await pilot.press("enter")
-        await until(pilot, lambda: app.answer is not NOTHING)
+        await app.answered(pilot)
     assert [one.judgement.choice for one in kept(STORE)] == ["b", "a"]
 
 
@@ -144,7 +143,7 @@ async def test_an_unwritable_store_is_reported_and_enter_tries_again() -> None:
         assert app.answer is NOTHING
         STORE.rmdir()
         await pilot.press("enter")
-        await until(pilot, lambda: app.answer is not NOTHING)
+        await app.answered(pilot)
     assert len(kept(STORE)) == 5
 
 
@@ -166,8 +165,7 @@ async def test_the_screen_cannot_be_left_while_it_writes(monkeypatch: pytest.Mon
             assert "Writing" in status(app)
         finally:
             go_on.set()
-        await until(pilot, lambda: app.answer is not NOTHING)
-        assert app.answer == "Imported 5 preferences from rows.jsonl"
+        assert await app.answered(pilot) == "Imported 5 preferences from rows.jsonl"
 
 
 def many(count: int) -> None:

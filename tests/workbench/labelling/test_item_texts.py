@@ -27,22 +27,16 @@ def plain(text: str) -> tuple[Turn, ...]:
     return (Turn("", text),)
 
 
-def test_completions_are_in_the_order_of_the_item() -> None:
+def test_texts_are_in_the_order_of_the_item_with_their_roles_unless_they_are_obvious() -> None:
     assert texts_of(item("a", "b", "c", order=(2, 0, 1))).completions == (plain("c"), plain("a"), plain("b"))
-
-
-def test_messages_are_shown_by_role() -> None:
     chat = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hi"}]
-    answer = [{"role": "assistant", "content": "one"}, {"role": "user", "content": "more"}]
-    seen = texts_of(item(answer, [{"role": "assistant", "content": "two"}], prompt=chat))
-    assert seen.prompt == (Turn("system", "be kind"), Turn("user", "hi"))
-    assert seen.completions == ((Turn("assistant", "one"), Turn("user", "more")), (Turn("assistant", "two"),))
-
-
-def test_a_role_is_left_out_where_every_completion_is_one_message_of_the_assistants() -> None:
     one, two = ([{"role": "assistant", "content": text}] for text in ("one", "two"))
     assert texts_of(item(one, two)).completions == (plain("one"), plain("two"))
-    assert texts_of(item(one, "two")).completions == ((Turn("assistant", "one"),), plain("two"))
+    for other in ("two", [*two, {"role": "user", "content": "more"}]):
+        seen = texts_of(item(one, other, prompt=chat))
+        assert seen.prompt == (Turn("system", "be kind"), Turn("user", "hi"))
+        assert seen.completions[0] == (Turn("assistant", "one"),)
+    assert seen.completions[1] == (Turn("assistant", "two"), Turn("user", "more"))
 
 
 KEYS = defaultdict(lambda: "K")
@@ -137,11 +131,8 @@ def test_facts_are_shown_on_the_side_that_they_belong_to() -> None:
     assert completion_facts(item("a", "b", columns={"lengths": [30, 4]})) == ["length 30", "length 4"], (
         "as a file has them"
     )
-
-
-def test_a_run_that_wrote_both_is_not_named_and_a_checkpoint_only_without_an_iteration() -> None:
     both = [Origin(source="run", run="quickstart-0001", writer="policy", checkpoint=f"step-{n}") for n in (1, 2)]
-    assert completion_facts(item("a", "b", origins=tuple(both))) == ["policy, step-1", "policy, step-2"]
+    assert completion_facts(item("a", "b", origins=tuple(both))) == ["policy, step-1", "policy, step-2"], "of one run"
 
 
 def test_facts_about_a_completion_that_is_to_be_judged_again_would_give_it_away() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from label_material import reward_model, run_with_samples
-from label_screens import HOSTILE, NOTHING, SIZES, Host, is_obeyed, opened, paste, status, text_of
+from label_screens import HOSTILE, NOTHING, SIZES, Host, answer_to, is_obeyed, opened, paste, status, text_of
 from preference_rows import write_lines
 from textual.widgets import Input, OptionList, Select
 from waiting import until
@@ -67,7 +67,7 @@ async def test_a_guessed_labeller_is_asked_for_before_anything_begins() -> None:
         assert app.focused is field(app, "labeller")
         assert "begins a new session as ann" in status(app)
         await pilot.press(*"bob", "enter")
-        await until(pilot, lambda: app.answer is not NOTHING)
+        await app.answered(pilot)
         assert isinstance(app.answer, SessionChoice)
         assert app.answer.labeller == "bob", "typing replaces the guess"
 
@@ -78,8 +78,7 @@ async def test_enter_continues_the_newest_session_of_the_labeller_that_has_items
         assert [row.split("   ")[0] for row in starts(app)] == ["resume 3", "resume 2", "new session"]
         assert "resumes session 3 as ann" in status(app)
         await pilot.press("enter")
-        await until(pilot, lambda: app.answer is not NOTHING)
-        assert app.answer == SessionChoice(labeller="ann", resume=3)
+        assert await app.answered(pilot) == SessionChoice(labeller="ann", resume=3)
 
 
 async def test_the_keys_that_begin_and_choose_are_the_users() -> None:
@@ -92,21 +91,11 @@ async def test_the_keys_that_begin_and_choose_are_the_users() -> None:
 
 
 async def test_without_a_session_enter_begins_one_on_the_samples_of_the_newest_run() -> None:
-    runs = [run_with_samples("b-0002"), run_with_samples("a-0001")]
-    async with opened(start(runs)) as (app, pilot):
-        await pilot.press("enter")
-        await until(pilot, lambda: app.answer is not NOTHING)
-        begun = plan(app.answer)
-        assert begun.queues == (QueuePlan(queue="samples", source=str(runs[0])),)
-        assert (begun.repeats, begun.random, begun.limit) == (0.05, 0.2, 0)
-
-
-async def test_a_name_keeps_its_joiners_in_the_form() -> None:
-    name = "ana 👩\u200d💻"
-    async with opened(start([run_with_samples("a-0001")], labeller=name)) as (app, pilot):
-        await pilot.press("enter")
-        await until(pilot, lambda: app.answer is not NOTHING)
-        assert app.answer.labeller == name
+    runs, name = [run_with_samples("b-0002"), run_with_samples("a-0001")], "ana 👩\u200d💻"  # it keeps its joiner
+    answer = await answer_to(start(runs, labeller=name), "enter")
+    begun = plan(answer)
+    assert begun.queues == (QueuePlan(queue="samples", source=str(runs[0])),)
+    assert (answer.labeller, begun.repeats, begun.random, begun.limit) == (name, 0.05, 0.2, 0)
 
 
 async def test_another_labeller_has_other_sessions() -> None:
@@ -118,8 +107,7 @@ async def test_another_labeller_has_other_sessions() -> None:
         await until(pilot, lambda: "begins a new session as eve" in status(app))
         assert starts(app) == ["new session"]
         await pilot.press("enter")
-        await until(pilot, lambda: app.answer is not NOTHING)
-        assert app.answer.labeller == "eve"
+        assert (await app.answered(pilot)).labeller == "eve"
 
 
 async def test_the_columns_of_the_data_are_named_in_the_form(folder: Path) -> None:
@@ -130,7 +118,7 @@ async def test_the_columns_of_the_data_are_named_in_the_form(folder: Path) -> No
         assert field(app, "columns").value == "a=left"
         field(app, "columns").value = "prompt=question, a=left , b=right"
         await pilot.press("enter")
-        await until(pilot, lambda: app.answer is not NOTHING)
+        await app.answered(pilot)
         columns = ("prompt=question", "a=left", "b=right")
         source = str(folder / "poll.jsonl")
         assert plan(app.answer).queues == (QueuePlan(queue="dataset", source=source, columns=columns),)
@@ -159,7 +147,7 @@ async def test_naming_data_adds_it_to_a_new_session_and_taking_it_away_leaves_it
         field(app, "data").focus()
         await until(pilot, lambda: "dataset" in queues.selected)
         await pilot.press("enter")
-        await until(pilot, lambda: app.answer is not NOTHING)
+        await app.answered(pilot)
         assert [(one.queue, one.source) for one in plan(app.answer).queues] == [
             ("samples", str(run)),
             ("dataset", str(folder / "pairs.jsonl")),
@@ -175,8 +163,7 @@ async def test_a_new_session_is_chosen_field_by_field_with_the_keyboard_alone() 
         await pilot.press("tab", "tab", "tab", "tab", *"20", "tab", *"10")
         assert "begins a new session" in status(app)
         await pilot.press("enter")
-        await until(pilot, lambda: app.answer is not NOTHING)
-        begun = plan(app.answer)
+        begun = plan(await app.answered(pilot))
         [queue] = begun.queues
         assert (queue.queue, queue.source, queue.model) == ("uncertain", str(runs[1]), str(model))
         assert (begun.limit, begun.repeats) == (20, 0.1)
@@ -211,7 +198,7 @@ async def test_guidelines_are_part_of_the_session_which_may_be_cancelled() -> No
         await pilot.pause()
         assert app.answer is NOTHING
         await pilot.press("enter")
-        await until(pilot, lambda: app.answer is not NOTHING)
+        await app.answered(pilot)
         assert asked == ["Be fair."] * 2
 
 
@@ -237,7 +224,7 @@ async def test_an_invalid_field_is_reported_and_can_be_fixed(name: str, text: st
         field(app, name).value = before
         await until(pilot, lambda: "✖" not in status(app))
         await pilot.press("ctrl+r")
-        await until(pilot, lambda: app.answer is not NOTHING)
+        await app.answered(pilot)
 
 
 async def test_a_key_that_overtakes_the_message_about_a_field_uses_the_fields_content() -> None:
@@ -249,7 +236,7 @@ async def test_a_key_that_overtakes_the_message_about_a_field_uses_the_fields_co
         assert "labeller ''" in status(app)
         field(app, "labeller").value = "bob"
         begin()
-        await until(pilot, lambda: app.answer is not NOTHING)
+        await app.answered(pilot)
         assert (app.answer.labeller, app.answer.resume) == ("bob", None)
 
 
@@ -263,8 +250,7 @@ async def test_the_screen_begins_with_the_options_of_the_command_line() -> None:
     async with opened(start([run_with_samples("b-0002")], options=wanted)) as (app, pilot):
         assert app.screen.query_one("#run", Select).value == run
         await pilot.press("enter")
-        await until(pilot, lambda: app.answer is not NOTHING)
-        begun = plan(app.answer)
+        begun = plan(await app.answered(pilot))
         assert [(one.queue, one.weight) for one in begun.queues] == [("dataset", 3.0)]
         assert (begun.limit, begun.repeats) == (9, 0.1)
 
@@ -297,5 +283,4 @@ async def test_flagged_items_can_be_asked_again() -> None:
         queues.select("flagged")
         await until(pilot, lambda: "begins a new session" in status(app))
         await pilot.press("ctrl+r")
-        await until(pilot, lambda: app.answer is not NOTHING)
-        assert plan(app.answer).queues == (QueuePlan(queue="again", keys=("k", "l")),)
+        assert plan(await app.answered(pilot)).queues == (QueuePlan(queue="again", keys=("k", "l")),)

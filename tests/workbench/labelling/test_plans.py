@@ -56,12 +56,6 @@ def test_a_plan_says_what_was_wanted_and_has_a_seed_of_its_own() -> None:
     assert len({plan.seed, *(session_plan(wanted).seed for _ in range(4))}) > 1
 
 
-def test_the_most_uncertain_are_found_by_the_reward_model() -> None:
-    model = reward_model("m1")
-    wanted = SessionOptions(run=run_with_samples("a"), model=model, queues=(("samples", 1.0), ("uncertain", 1.0)))
-    assert [queue.model for queue in session_plan(wanted).queues] == ["", str(model)]
-
-
 @pytest.mark.parametrize(
     ("wanted", "problem"),
     [
@@ -93,11 +87,12 @@ def test_what_cannot_be_asked_is_reported_in_one_line(wanted: SessionOptions, pr
     assert "\n" not in str(raised.value)
 
 
-def test_policy_against_reference_needs_somebody_who_writes() -> None:
-    run = run_with_samples("a")
+def test_queues_that_need_a_model_name_it() -> None:
+    run, model = run_with_samples("a"), reward_model("m1")
     add_checkpoint(run)
-    wanted = SessionOptions(run=run, queues=(("policy-reference", 1.0),))
-    assert session_plan(wanted).queues[0].source == str(run)
+    queues: Any = tuple((name, 1.0) for name in ("samples", "uncertain", "policy-reference"))
+    found = session_plan(SessionOptions(run=run, model=model, queues=queues)).queues
+    assert [(queue.source, queue.model) for queue in found] == [(str(run), ""), (str(run), str(model)), (str(run), "")]
 
 
 @pytest.mark.parametrize(
@@ -135,11 +130,11 @@ def test_the_labeller_is_the_last_one_of_the_store_else_the_user(monkeypatch: py
     assert labeller_name(default_labeller([]))
 
 
-@pytest.mark.parametrize("name", ["", "  ", "x" * 61, "a\x1b[31m", "a\nb", "a\u202eb", "\u200d"])
-def test_an_invalid_name_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="printable characters") as raised:
-        labeller_name(name)
-    assert str(raised.value).isprintable()
+def test_a_name_of_a_labeller_is_one_printable_line() -> None:
+    for name in ("", "  ", "x" * 61, "a\x1b[31m", "a\nb", "a\u202eb", "\u200d"):
+        with pytest.raises(UsageError, match="printable characters") as raised:
+            labeller_name(name)
+        assert str(raised.value).isprintable()
     for known in ("Ann Ü", "علی\u200cرضا", "ශ්\u200dරී", "ana 👩\u200d💻", "N\u00e9e", "שרה", "田中 太郎"):
         assert labeller_name(f" {known} ") == known
     assert labeller_name("Ne\u0301e") == "N\u00e9e"
@@ -148,25 +143,18 @@ def test_an_invalid_name_is_refused(name: str) -> None:
 def test_guidelines_are_read_as_they_are() -> None:
     Path("g.md").write_bytes("\ufeffBe fair.\r\n".encode())
     assert read_guidelines("g.md") == "Be fair.\n"
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [(None, "No such file"), (b"", "empty"), (b" \n", "empty"), (b"\xff\xfe\x00", "UTF-8"), (b"x" * 200_001, "200 kB")],
-)
-def test_guidelines_that_are_not_text_are_refused(content: bytes | None, problem: str) -> None:
-    if content is not None:
-        Path("g.md").write_bytes(content)
-    with pytest.raises(UsageError, match=problem):
-        read_guidelines("g.md")
-    with pytest.raises(UsageError, match=r"~nobody-of-that-name"):
-        read_guidelines("~nobody-of-that-name/g.md")
-
-
-def test_guidelines_in_a_pipe_are_refused_without_waiting() -> None:
-    os.mkfifo("g.md")
-    with pytest.raises(UsageError, match="not a regular file"):
-        read_guidelines("g.md")
+    contents = {b"": "empty", b" \n": "empty", b"\xff\xfe\x00": "UTF-8", b"x" * 200_001: "200 kB"}
+    for number, content in enumerate(contents):
+        Path(str(number)).write_bytes(content)
+    os.mkfifo("pipe")  # refused without waiting
+    problems = {
+        "no.md": "No such file",
+        "pipe": "not a regular file",
+        "~nobody-of-that-name/g.md": "~nobody-of-that-name",
+    }
+    for name, problem in (problems | dict(zip("0123", contents.values(), strict=True))).items():
+        with pytest.raises(UsageError, match=problem):
+            read_guidelines(name)
 
 
 def test_every_queue_is_described_in_a_few_words_and_no_name_is_obeyed() -> None:

@@ -6,14 +6,14 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from label_screens import HOSTILE, NOTHING, SIZES, Host, is_obeyed, opened, status, text_of
+from label_screens import HOSTILE, NOTHING, SIZES, Host, answer_to, is_obeyed, opened, status, text_of
 from textual import events
 from textual.widgets import OptionList, Static, TextArea
 from waiting import until
 
 from trainer.errors import StorageError
 from trainer.preferences.records import Comparison, Item, Judgement, Preference, SessionItem
-from workbench.labelling.dialogs import PAGE, GuidelinesScreen, LabelHistoryScreen, NoteScreen, history_line
+from workbench.labelling.dialogs import PAGE, GuidelinesScreen, LabelHistoryScreen, NoteScreen
 
 LONG = "\n".join(f"Rule {number}: {HOSTILE} " + "words " * 40 for number in range(2_000))
 
@@ -24,8 +24,7 @@ async def test_guidelines_are_closed_by_a_key(key: str, answer: bool) -> None:
         assert "Be fair." in text_of(app)
         assert "starts labelling" in text_of(app)
         await pilot.press(key)
-        await until(pilot, lambda: app.answer is not NOTHING)
-        assert app.answer is answer
+        assert await app.answered(pilot) is answer
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -41,31 +40,18 @@ async def test_long_and_hostile_guidelines_are_scrolled_and_leave_the_keys_visib
         assert app.screen.query_one(TextArea).text.count("Rule") == 2_000
 
 
-@pytest.mark.parametrize("key", ["enter", "escape"])
-async def test_a_note_is_kept_whichever_way_it_is_left(key: str) -> None:
-    async with opened(NoteScreen("was")) as (app, pilot):
-        await pilot.press("space", *"good", key)
-        await until(pilot, lambda: app.answer is not NOTHING)
-        assert app.answer == "was good"
-
-
-async def test_a_note_may_have_lines_and_be_emptied() -> None:
-    async with opened(NoteScreen("")) as (app, pilot):
-        await pilot.press("a", "ctrl+j", "b", "enter")
-        await until(pilot, lambda: app.answer is not NOTHING)
-        assert app.answer == "a\nb"
-    async with opened(NoteScreen("was")) as (app, pilot):
-        await pilot.press("backspace", "backspace", "backspace", "enter")
-        await until(pilot, lambda: app.answer is not NOTHING)
-        assert app.answer == ""
-
-
-async def test_an_unchanged_note_gives_none() -> None:
-    for note in ("", "was", "one\r\ntwo\x1b"):
-        async with opened(NoteScreen(note)) as (app, pilot):
-            await pilot.press("x", "backspace", "escape")
-            await until(pilot, lambda: app.answer is not NOTHING)
-            assert app.answer is None
+@pytest.mark.parametrize(
+    ("note", "keys", "kept"),
+    [
+        ("was", ("space", *"good", "enter"), "was good"),
+        ("was", ("space", *"good", "escape"), "was good"),
+        ("", ("a", "ctrl+j", "b", "enter"), "a\nb"),
+        ("was", (*["backspace"] * 3, "enter"), ""),
+        *((note, ("x", "backspace", "escape"), None) for note in ("", "was", "one\r\ntwo\x1b")),  # unchanged
+    ],
+)
+async def test_a_note_is_kept_whichever_way_it_is_left(note: str, keys: tuple[str, ...], kept: str | None) -> None:
+    assert await answer_to(NoteScreen(note), *keys) == kept
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -76,7 +62,7 @@ async def test_control_characters_of_a_note_are_shown_and_kept(size: tuple[int, 
         await until(pilot, lambda: "␛[2J" in text_of(app))
         assert not is_obeyed(text_of(app))
         await pilot.press("!", "enter")
-        await until(pilot, lambda: app.answer is not NOTHING)
+        await app.answered(pilot)
         assert app.answer.startswith(HOSTILE)
         assert app.answer.endswith("!")
 
@@ -90,17 +76,6 @@ def labelled(
     item = Item(comparison=comparison, queue="samples", order=order)
     label = Preference(comparison=comparison, judgement=judgement, id=position + 1)
     return SessionItem(position=position, item=item, label=label)
-
-
-def listed(item: SessionItem) -> str:
-    assert item.label is not None
-    return history_line(item, item.label.judgement)
-
-
-def test_the_end_of_a_long_prompt_is_listed_and_shows_that_it_was_cut() -> None:
-    prompt = f"{'word ' * 100}at the end"
-    assert listed(labelled(0, prompt=prompt)).endswith(f"  …{prompt[-199:]}")
-    assert listed(labelled(0, prompt="short")).endswith("  short")
 
 
 class Session:
@@ -133,24 +108,22 @@ def detail(app: Host) -> str:
     return str(app.screen.query_one("#detail", Static).render())
 
 
-@pytest.mark.parametrize(
-    ("choice", "more", "reported"),
-    [
-        ("a", {"order": (0, 1)}, "1 is better"),
-        ("b", {"order": (1, 0), "strength": 3}, "1 is strongly better"),
-        ("skip", {}, "skipped"),
-    ],
-)
-async def test_a_label_is_described_by_the_sides_as_they_were_shown(choice: str, more: Any, reported: str) -> None:
-    async with opened(history(labelled(4, choice, seconds=9.0, note="why not", **more))) as (app, pilot):
-        await until(pilot, lambda: bool(rows(app)))
-        assert rows(app)[0].split()[0] == "5"
-        assert f" {reported} " in rows(app)[0]
-        assert "9.0s" in rows(app)[0]
-        assert "why not" in rows(app)[0]
-        assert "prompt 4" in rows(app)[0]
-        first = "x4" if more.get("order", (0, 1)) == (0, 1) else "y4"
-        await until(pilot, lambda: f"1\n{first}" in detail(app))
+async def test_a_label_is_described_by_the_sides_as_they_were_shown() -> None:
+    prompt = f"{'word ' * 100}at the end"
+    items = [
+        labelled(4, "a", seconds=9.0, note="why not"),
+        labelled(5, "b", order=(1, 0), strength=3),
+        labelled(6, "skip", prompt=prompt),
+    ]
+    async with opened(history(*items)) as (app, pilot):
+        await until(pilot, lambda: len(rows(app)) == 3)
+        assert rows(app)[0].split() == ["5", "1", "is", "better", "9.0s", "“why", "not”", "prompt", "4"]
+        assert rows(app)[1].split() == ["6", "1", "is", "strongly", "better", "-", "prompt", "5"]
+        assert rows(app)[2].endswith(f"  …{prompt[-199:]}")
+        assert " skipped " in rows(app)[2]
+        await until(pilot, lambda: "1\nx4\n\n2\ny4" in detail(app))
+        await pilot.press("down")
+        await until(pilot, lambda: "1\ny5\n\n2\nx5" in detail(app))
 
 
 async def test_enter_gives_the_position_of_the_label_and_escape_none() -> None:
@@ -158,15 +131,7 @@ async def test_enter_gives_the_position_of_the_label_and_escape_none() -> None:
         async with opened(history(labelled(7), labelled(3), labelled(5))) as (app, pilot):
             await until(pilot, lambda: len(rows(app)) == 3)
             await pilot.press(*keys)
-            await until(pilot, lambda: app.answer is not NOTHING)
-            assert app.answer == answer
-
-
-async def test_all_labels_are_listed_the_newest_first() -> None:
-    items = [labelled(position) for position in range(2 * PAGE + 3, 0, -1)]
-    async with opened(history(*items)) as (app, pilot):
-        await until(pilot, lambda: status(app).startswith("403 labels;"))
-        assert [row.split()[0] for row in rows(app)] == [str(one.position + 1) for one in items]
+            assert await app.answered(pilot) == answer
 
 
 async def test_an_empty_history_and_an_unreadable_store_are_reported() -> None:
@@ -191,10 +156,11 @@ async def test_hostile_and_long_texts_leave_the_list_visible(size: tuple[int, in
         assert app.screen.region.contains_region(app.screen.query_one("#status").region)
 
 
-async def test_the_filter_lists_the_labels_with_its_words() -> None:
+async def test_all_labels_are_listed_the_newest_first_or_those_with_the_words_of_the_filter() -> None:
     items = [labelled(place, flags=("flagged",) if place in (3, 7) else ()) for place in reversed(range(2 * PAGE + 9))]
     async with opened(history(*items)) as (app, pilot):
-        await until(pilot, lambda: len(rows(app)) == 2 * PAGE + 9)
+        await until(pilot, lambda: status(app).startswith("409 labels;"))
+        assert [row.split()[0] for row in rows(app)] == [str(one.position + 1) for one in items]
         await pilot.press("slash", *"flagged")
         await until(pilot, lambda: [row.split()[0] for row in rows(app)] == ["8", "4"])
         assert status(app) == "2 of 409 labels"

@@ -99,11 +99,8 @@ def test_the_newest_and_the_best_evaluation_are_distinguished() -> None:
     labels = measures(run)
     assert (labels["win_rate"].label, labels["human_win_rate"].label) == ("win rate by score", "human win rate")
     assert (number(run, "part:a"), number(run, "part:b")) == (1.0, 2.0)
-
-
-def test_a_single_source_of_reward_is_the_score_and_not_listed_again() -> None:
-    run = compared("a", [started(), iteration(1), evaluation(1, parts={"lexicon": 0.5})])
-    assert not [key for key in measures(run) if key.startswith("part:")]
+    alone = compared("a", [started(), iteration(1), evaluation(1, parts={"lexicon": 0.5})])
+    assert not [key for key in measures(alone) if key.startswith("part:")], "a single source is the score"
 
 
 def test_costs_are_sums_means_and_peaks() -> None:
@@ -205,12 +202,9 @@ def test_runs_are_compared_on_held_out_prompts_where_each_has_enough_of_them() -
     assert not any(curve.compared for curve in curves(compared("d", events_of_kind(REWARD_MODEL))))
 
 
-def test_the_kl_of_a_dpo_evaluation_on_pairs_has_another_unit_and_is_not_compared() -> None:
+def test_evaluations_on_pairs_and_before_a_change_of_the_data_are_not_compared() -> None:
     (curve,) = curves(compared("a", events_of_kind(DPO)))
-    assert [*curve.compared] == [Point(8, pytest.approx(3.2), pytest.approx(0.4))]
-
-
-def test_evaluations_before_a_change_of_the_data_are_not_compared() -> None:
+    assert [*curve.compared] == [Point(8, pytest.approx(3.2), pytest.approx(0.4))], "of pairs, the KL has another unit"
     changed = DataChanged(iteration=4, message="the prompts changed")
     events = [started(), iteration(1), evaluation(4, score_mean=0.9), changed, evaluation(5), evaluation(8)]
     run = compared("a", events)

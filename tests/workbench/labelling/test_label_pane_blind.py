@@ -16,16 +16,8 @@ TEXTS = (
     "Sunlight looks white, but it is made of all the colours of the **rainbow**.\n\n- The air bounces blue.",
     "The sky appears blue due to *Rayleigh scattering*, which is inversely proportional to the fourth power.",
 )
-POLICY = Origin(
-    source="run",
-    run="quickstart-0003",
-    iteration=12,
-    row=7,
-    checkpoint="step-000011",
-    writer="policy",
-    sampling={"temperature": 0.7},
-)
-REFERENCE = Origin(source="run", run="baseline-0001", iteration=3, row=1, checkpoint="step-000002", writer="reference")
+POLICY = Origin(source="run", run="quickstart-0003", iteration=12, checkpoint="step-000011", writer="policy")
+REFERENCE = Origin(source="run", run="baseline-0001", iteration=3, checkpoint="step-000002", writer="reference")
 FACTS = ("0.81", "0.27", "43", "97", "policy", "reference", "quickstart-0003", "baseline-0001", "step-0000", "7.25")
 KEYS = ("d", "v", "d", "v", "p", "p", "f", "f", "down", "pagedown", "up", "end", "home")
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from label_material import reward_model
@@ -113,14 +113,6 @@ async def test_guidelines_of_a_new_session_are_read_first_and_can_be_read_again(
         await until(pilot, lambda: isinstance(screen.app.screen, GuidelinesScreen))
 
 
-async def test_enter_on_the_pane_asks_what_to_label() -> None:
-    async with workbench() as (screen, pilot):
-        await pilot.press("f5", "enter")
-        await until(pilot, lambda: isinstance(screen.app.screen, LabelStartScreen))
-        await pilot.press("escape")
-        await until(pilot, lambda: screen.app.screen is screen)
-
-
 async def test_a_stray_key_between_two_judgements_stops_no_run() -> None:
     async with workbench(steered, label=opening()) as (screen, pilot):
         await at_item(screen, pilot, 0)
@@ -152,12 +144,16 @@ async def test_labels_are_undone_and_changed_from_the_history() -> None:
     assert sorted(preferred[:3] for _, preferred in labels()) == ["bad", "goo"]
 
 
-async def test_a_reward_model_that_cannot_be_trained_says_why() -> None:
+async def test_without_labels_and_models_the_keys_say_what_to_do() -> None:
     async with workbench() as (screen, pilot):
         await pilot.press("f5", "t")
         await until(pilot, lambda: "no labels to train on yet" in screen_text(screen))
         await pilot.press("T")
         await until(pilot, lambda: "No trained reward model yet" in screen_text(screen))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(screen.app.screen, LabelStartScreen))
+        await pilot.press("escape")
+        await until(pilot, lambda: screen.app.screen is screen)
 
 
 async def test_training_is_asked_first_and_a_second_key_starts_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,12 +189,18 @@ async def test_training_is_asked_first_and_a_second_key_starts_no_second_one(mon
         await until(pilot, lambda: "labels-0001 loads the labels and the model" in screen_text(screen))
 
 
-async def test_the_end_of_a_training_is_reported_once_by_how_it_ended() -> None:
+async def test_what_ends_or_fails_beside_the_labelling_is_reported() -> None:
     async with workbench() as (screen, pilot):
         labelling, banner = screen.labelling, screen.query_one(Banner)
+        labelling.worker.win_rate_problem = "the run's folder is read-only"
+        labelling.watch()
+        assert "Win rate not reported to the run: the run's folder is read-only" in str(banner.render())
+        labelling.worker.win_rate_problem = ""
+        labelling.watch()
+        assert not banner.display
         end = "failed", "labels-0001: no memory"
-        training = SimpleNamespace(run=Path("labels-0001"), done=False, end=lambda: end)
-        labelling.training = training  # type: ignore[assignment]
+        training: Any = SimpleNamespace(run=Path("labels-0001"), done=False, end=lambda: end)
+        labelling.training = training
         labelling.watch()
         assert labelling.training is training
         training.done = True
@@ -206,24 +208,13 @@ async def test_the_end_of_a_training_is_reported_once_by_how_it_ended() -> None:
         assert labelling.training is None
         await until(pilot, lambda: banner.display)
         assert "no memory" in str(banner.render())
-
-
-async def test_a_win_rate_that_cannot_be_reported_is_shown() -> None:
-    async with workbench() as (screen, _):
-        screen.labelling.worker.win_rate_problem = "the run's folder is read-only"
-        screen.labelling.watch()
-        banner = screen.query_one(Banner)
-        assert "Win rate not reported to the run: the run's folder is read-only" in str(banner.render())
-        screen.labelling.worker.win_rate_problem = ""
-        screen.labelling.watch()
-        assert not banner.display
-        screen.labelling.worker.bug = RuntimeError("a bug")
+        labelling.worker.bug = RuntimeError("a bug")
         with pytest.raises(RuntimeError, match="a bug"):
-            screen.labelling.watch()
-        screen.labelling.worker.bug = None
+            labelling.watch()
+        labelling.worker.bug = None
 
 
-async def test_what_is_weak_about_a_reward_model_is_said_before_it_is_used() -> None:
+def test_what_is_weak_about_a_reward_model_is_said_before_it_is_used() -> None:
     view = RunView()
     for event in (
         started(run_kind="reward-model", iterations=30),

@@ -92,7 +92,7 @@ async def opened(
     document = ConfigDocument.open(document) if isinstance(document, str) else document
     app = PaneApp(document)
     async with app.run_test(size=size) as pilot:
-        app.query_one(ConfigPane).shows_all = shows_all
+        app.query_one(ConfigPane).form.view = "all" if shows_all else "basic"
         await pilot.pause()
         yield Session(app, pilot)
 

@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import copy
 import json
-import os
 import re
-import stat
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from trainer.config import PRESETS, Config, config_warnings, preset_names
+from trainer.config import PRESETS, Config, preset_names
 from trainer.config.loading import merged
 from trainer.config.problems import located_problems
-from trainer.errors import StorageError, UsageError, cannot_write
-from trainer.files import TOML_BYTES, parse_toml, read_regular, whole_file
+from trainer.errors import UsageError
+from trainer.files import parse_toml
 from trainer.runs.listing import PPO
 from workbench.config.fields import fields_by_key
-from workbench.config.toml import key_lines, line_of, line_typed_on, with_value, without_comments
+from workbench.config.files import expanded, read_text, write
 from workbench.run.metrics import training_command
 from workbench.text import visible
 
+_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\[^\n])*+"|'[^'\n]*+')"""
+_DOTTED = rf"{_PART}(?:[ \t]*\.[ \t]*{_PART})*+"
+_INSIDE = rf"""
+      \#[^\n]*+
+    | (?P<key>{_DOTTED})(?=[ \t]*=)
+    | \"{{3}}(?:\\.|[^\\])*?(?:\"{{3,5}}|\Z) | '{{3}}.*?(?:'{{3,5}}|\Z)
+    | {_DOTTED}  # as a whole, so that one pass is enough
+    | (?P<bracket>[\[\]{{}}])
+    | ["'][^\n]*+  # a string without an end
+"""
+_FLAGS = re.VERBOSE | re.DOTALL | re.MULTILINE
+_IN_VALUE = re.compile(_INSIDE, _FLAGS)  # in an array or an inline table, where a line cannot be a header
+_OUTSIDE = re.compile(rf"^[ \t]*(?P<table>\[\[?[ \t]*{_DOTTED}[ \t]*\]?\]?)|{_INSIDE}", _FLAGS)
 _STEPS = 1000  # most steps that can be undone
-_MOST = 50  # files of a folder that are looked into
-
-
-class OverwriteError(StorageError):
-    """Error if saving would overwrite what another program or an earlier save wrote; `overwrite=True` allows it."""
-
-    def __init__(self, message: str, path: Path) -> None:
-        super().__init__(message)
-        self.path = path
 
 
 class Problem(NamedTuple):
@@ -67,20 +67,6 @@ class ChangedSetting(NamedTuple):
     """True if the value differs from the file."""
 
 
-class Source(NamedTuple):
-    """A preset or a file that can be opened."""
-
-    source: str
-    name: str
-    folder: Path | None
-    """None for a preset."""
-    purpose: str
-
-
-Saved = tuple[Path, str, bytes]
-"""File that was written, and its text and bytes."""
-
-
 class ConfigDocument:
     """Document whose values, problems and changes are all derived from its text.
 
@@ -90,7 +76,7 @@ class ConfigDocument:
 
     def __init__(self, text: str, *, path: Path | None = None, preset: str = "", content: bytes = b"") -> None:
         self.path = path
-        """File that `save` writes; None for a preset, which is read-only, and for a copy of a run's configuration."""
+        """File that is saved; None for a preset, which is read-only, and for a copy of a run's configuration."""
         self.preset = preset
         """Name of the preset that changes are relative to; empty for the schema's defaults."""
         self.title = ""
@@ -100,7 +86,7 @@ class ConfigDocument:
         self._base = parse_toml(self._preset_text)
         self._undo: deque[str] = deque(maxlen=_STEPS)
         self._redo: deque[str] = deque(maxlen=_STEPS)
-        self._typing: int | None = None  # the line that a character was just typed on
+        self._typing = False  # whether the last step was a single typed character
         self._values: dict[str, Any] = {}
         self._put(text)
         self._saved_text, self._saved = text, self._values
@@ -112,7 +98,7 @@ class ConfigDocument:
     def open(cls, source: str | Path) -> ConfigDocument:
         """Open a preset or a file, even one with errors. Raises UsageError if it cannot be read."""
         preset = str(source) if str(source) in preset_names() else ""
-        path = PRESETS / f"{preset}.toml" if preset else _expanded(Path(source))
+        path = PRESETS / f"{preset}.toml" if preset else expanded(Path(source))
         text, content = read_text(path, str(source))
         return cls(text, path=None if preset else path, preset=preset, content=content)
 
@@ -163,11 +149,6 @@ class ConfigDocument:
             return [Problem("kind", self.about_kind, line_of("kind", self.lines))]
         return [Problem(key, message, line_of(key, self.lines)) for key, message in located_problems(self._values)]
 
-    @property
-    def warnings(self) -> list[str]:
-        """Warnings about values that are allowed but likely to disappoint; empty while there are problems."""
-        return config_warnings(self.config) if self.config else []
-
     @cached_property
     def lines(self) -> dict[str, int]:
         """Line number, from 1, of each key in the text."""
@@ -190,9 +171,10 @@ class ConfigDocument:
         return changes
 
     def set_text(self, text: str) -> None:
-        """Replace the text. Consecutive edits of one character on the same line are one step to undo."""
+        """Replace the text. Characters that are typed one after the other are one step to undo."""
         if text != self.text:
-            self._step(text, line_typed_on(self.text, text))
+            is_typed = abs(len(text) - len(self.text)) <= 1 and text.count("\n") == self.text.count("\n")
+            self._step(text, is_typed=is_typed)
 
     def get(self, key: str) -> Any:
         """Return the value in the document, even one of the wrong type, or the schema's default."""
@@ -219,9 +201,10 @@ class ConfigDocument:
 
     def reset(self, key: str) -> None:
         """Restore the preset's value. Raises UsageError as `set` does."""
-        if _has(self._base, key):
-            self.set(key, _lookup(self._base, key))
-        elif _has(self._values, key):
+        section, _, name = key.partition(".")
+        if name in self._base.get(section, {}):
+            self.set(key, self.preset_value(key))
+        elif isinstance(table := self._values.get(section), dict) and name in table:
             self._edit(key, None)
 
     def undo(self) -> bool:
@@ -232,7 +215,7 @@ class ConfigDocument:
         """Redo one step; return False if there is none."""
         return self._travel(self._redo, self._undo)
 
-    def to_save(self, path: Path | None = None, *, overwrite: bool = False) -> Callable[[], Saved]:
+    def to_save(self, path: Path | None = None, *, overwrite: bool = False) -> Callable[[], tuple[Path, str, bytes]]:
         """Return a function, for a thread, that writes the document's file, or `path`; its result is for `saved`.
 
         The comments of a preset say why its own values are as they are: with others, they are left out.
@@ -242,20 +225,21 @@ class ConfigDocument:
         """
         if (path := path or self.path) is None:
             raise UsageError(f"{self.name} has no file of its own: save it under a name")
-        if self.path is None and any(change.from_preset for change in self.changes.values()):
-            uncommented = without_comments(self.text, self._preset_text)
-            if uncommented != self.text:
-                self._step(f"# Made from the preset {self.preset}.\n\n{uncommented.lstrip()}")
-        return partial(_write, path, self.text, self.path, self._on_disk, overwrite=overwrite)
+        comments = ["#" + line.partition("#")[2] for line in self._preset_text.split("\n") if "#" in line]
+        if self.path is None and comments and any(change.from_preset for change in self.changes.values()):
+            lines = [f"# Made from the preset {self.preset}.", ""]
+            for line in self.text.split("\n"):
+                bare = next(
+                    (line.removesuffix(comment).rstrip() for comment in comments if line.endswith(comment)), line
+                )
+                lines += [bare] if (bare or not line) and (bare or len(lines) > 2) else []
+            self._step("\n".join(lines))
+        return partial(write, path, self.text, self.path, self._on_disk, overwrite=overwrite)
 
     def saved(self, path: Path, text: str, content: bytes) -> None:
         """Make the written file the document's own; what was edited meanwhile is unsaved."""
         self.path = path
         self._mark_saved(text, content)
-
-    def save(self, path: Path | None = None, *, overwrite: bool = False) -> None:
-        """Write the document's file, or `path` and make it the document's file. Raises as `to_save` says."""
-        self.saved(*self.to_save(path, overwrite=overwrite)())
 
     def replace(self, text: str, content: bytes) -> None:
         """Replace the text by the one that `read_text` has read from the file, as one step that can be undone."""
@@ -272,23 +256,30 @@ class ConfigDocument:
         table = expected.setdefault(section, {})
         if not isinstance(table, dict):
             raise UsageError(f"{section} is not a table in the TOML, so {key} cannot be set: edit the TOML")
-        if value is None:
-            del table[name]
-        else:
-            table[name] = value
-        text = with_value(self.text, section, name, value)
-        # The form must never damage what it does not show, whatever TOML syntax the editor cannot handle.
-        if text is None or _as_json(parse_toml(text)) != _as_json(expected):
+        import tomlkit  # 0.2 s, so only for a change
+
+        try:
+            document = tomlkit.parse(self.text)
+            if value is None:
+                del table[name], document[section][name]
+            else:
+                table[name] = value
+                document.setdefault(section, tomlkit.table())[name] = value
+            text = tomlkit.dumps(document)
+            is_right = _as_json(parse_toml(text)) == _as_json(expected)
+        except (tomlkit.exceptions.TOMLKitError, TypeError, ValueError, KeyError):
+            is_right = False
+        if not is_right:  # the form must never damage what it does not show, whatever TOML tomlkit cannot handle
             raise UsageError(f"{key} is written in a way that the form cannot change: edit the TOML")
         self._step(text)
 
-    def _step(self, text: str, typed_on: int | None = None) -> None:
-        """Replace the text, as a step to undo. typed_on: line of a single typed character."""
-        if typed_on is None or typed_on != self._typing:
+    def _step(self, text: str, *, is_typed: bool = False) -> None:
+        """Replace the text, as a step to undo. is_typed: by a character, which joins the step of the one before."""
+        if not (is_typed and self._typing):
             self._undo.append(self.text)
         self._redo.clear()
         self._put(text)
-        self._typing = typed_on
+        self._typing = is_typed
 
     def _travel(self, back: deque[str], forth: deque[str]) -> bool:
         if not back:
@@ -300,7 +291,7 @@ class ConfigDocument:
     def _put(self, text: str) -> None:
         self.text = text
         """TOML text as it would be saved; `set_text` replaces it."""
-        self._typing = None
+        self._typing = False
         self.syntax_error = ""
         """Reason why the text is not TOML; empty if it is."""
         for derived in ("problems", "lines", "config", "changes"):
@@ -315,97 +306,15 @@ class ConfigDocument:
         self._saved_text = text
         with contextlib.suppress(ValueError):
             self._saved = self._values if text == self.text else parse_toml(text)
-        self._typing = None
+        self._typing = False
         self.__dict__.pop("changes", None)
-
-
-def read_text(path: Path, source: str) -> tuple[str, bytes]:
-    """Return the text of `path`, with plain newlines and no byte-order mark, and its bytes.
-
-    Raises UsageError, which calls the file `source`.
-    """
-    try:
-        content = read_regular(path, TOML_BYTES, given=True)
-        return content.decode("utf-8-sig").replace("\r\n", "\n"), content
-    except FileNotFoundError:
-        raise UsageError(f"no preset or file '{source}': the presets are {', '.join(preset_names())}") from None
-    except OSError as error:
-        raise UsageError(f"cannot read configuration '{source}': {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        byte = error.object[error.start]
-        raise UsageError(f"{source}:{line}: byte 0x{byte:02x} is not UTF-8: save the file as UTF-8") from None
-
-
-def sources(*folders: Path) -> list[Source]:
-    """Return the presets, then the configurations in `folders`, with the purpose that their first comment gives."""
-    found = [Source(name, name, None, _purpose(PRESETS / f"{name}.toml")) for name in preset_names()]
-    for folder in reversed({folder.resolve(): folder for folder in reversed(folders)}.values()):
-        with contextlib.suppress(OSError):
-            paths = [path for path in folder.iterdir() if path.suffix == ".toml" and not path.name.startswith(".")]
-            for path in sorted(paths)[:_MOST]:
-                with contextlib.suppress(OSError, ValueError):
-                    if parse_toml(read_regular(path, TOML_BYTES, given=True)).keys() & Config.model_fields.keys():
-                        found.append(Source(str(path), path.name, folder, _purpose(path)))
-    return found
-
-
-def _purpose(path: Path) -> str:
-    """Return the comment at the start of the file, in one line; empty if there is none."""
-    with contextlib.suppress(UsageError):
-        lines = takewhile(lambda line: line.startswith("#"), read_text(path, str(path))[0].split("\n"))
-        return " ".join(line.strip("# \t") for line in lines)
-    return ""
-
-
-def _write(path: Path, text: str, own: Path | None, on_disk: bytes, *, overwrite: bool) -> Saved:
-    """Write `text`, completely or not at all, as `ConfigDocument.to_save` describes.
-
-    own: file of the document, which may be another; on_disk: its content when it was read or written last, whose line
-    ends and byte-order mark are kept.
-    """
-    path = _expanded(path)
-    target = path.resolve()  # a link stays a link
-    if target.is_relative_to(PRESETS.resolve()):
-        raise UsageError(f"{path} is a preset that ships with the program: choose another folder")
-    own = own if own is not None and own.resolve() == target else None
-    path = own or path
-    if not overwrite:
-        if own is None and path.is_file():
-            raise OverwriteError(f"{path} exists", path)
-        with contextlib.suppress(OSError):
-            if own is not None and read_regular(path, TOML_BYTES, given=True) != on_disk:
-                raise OverwriteError(f"{path} was changed by another program since it was read", path)
-    content = text.replace("\n", "\r\n" if b"\r\n" in on_disk else "\n").encode("utf-8", "replace")
-    if on_disk.startswith(codecs.BOM_UTF8):
-        content = codecs.BOM_UTF8 + content
-    try:
-        with whole_file(target, sync=True) as file:
-            with contextlib.suppress(FileNotFoundError):
-                os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
-            file.write(content)
-    except OSError as error:
-        raise cannot_write(f"'{path}'", error, ", or save it elsewhere; nothing was changed") from None
-    return path, text, content
-
-
-def _expanded(path: Path) -> Path:
-    try:
-        return path.expanduser()
-    except RuntimeError:
-        raise UsageError(f"'{path}': no such home folder; write the path out") from None
-
-
-def _has(values: dict[str, Any], key: str) -> bool:
-    section, _, name = key.partition(".")
-    return isinstance(values.get(section), dict) and name in values[section]
 
 
 def _lookup(values: dict[str, Any], key: str) -> Any:
     """Return the value in `values`, or the schema's default; None for an unknown key."""
     section, _, name = key.partition(".")
-    if _has(values, key):
-        return values[section][name]
+    if isinstance(table := values.get(section), dict) and name in table:
+        return table[name]
     return fields_by_key()[key].schema["default"] if key in fields_by_key() else None
 
 
@@ -429,3 +338,39 @@ def _as_run(key: str, value: Any) -> Any:
 def _as_json(values: dict[str, Any]) -> str:
     """Return a text that is the same for the same TOML; NaN equals NaN here."""
     return json.dumps(values, sort_keys=True, default=str)
+
+
+def key_lines(text: str) -> dict[str, int]:
+    """Return the line, from 1, of each table and each key outside inline tables: `ppo.kl_coef`, `reward.sources[1]`."""
+    found: dict[str, int] = {}
+    counts: dict[str, int] = {}  # of each array of tables
+    table, position, counted, number, depth = "", 0, 0, 1, 0  # depth: of open arrays and inline tables
+    while match := (_IN_VALUE if depth else _OUTSIDE).search(text, position):
+        position, content = match.end(), match["key"] or match.groupdict().get("table")
+        if bracket := match["bracket"]:
+            depth = max(depth + (1 if bracket in "[{" else -1), 0)
+        if depth or not content:
+            continue
+        number, counted = number + text.count("\n", counted, position), position
+        key = ".".join(part.strip("\"'") for part in re.findall(_PART, content))
+        if match["key"]:
+            key = f"{table}.{key}".removeprefix(".")
+        elif content.startswith("[["):
+            found.setdefault(key, number)
+            counts[key] = counts.get(key, -1) + 1
+            key = table = f"{key}[{counts[key]}]"
+        else:
+            table = key
+        parts = key.split(".")
+        for end in range(1, len(parts) + 1):
+            found.setdefault(".".join(parts[:end]), number)
+    return found
+
+
+def line_of(key: str, lines: dict[str, int]) -> int | None:
+    """Return the line of `key`, or of the nearest enclosing key or table; None if there is none."""
+    while key:
+        if key in lines:
+            return lines[key]
+        key = key[: max(key.rfind("."), key.rfind("["), 0)]
+    return None

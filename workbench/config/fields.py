@@ -43,10 +43,8 @@ BASIC = {
 
 _SWITCH = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
 
-# Mantissas that a step visits in each power of ten: people search a learning rate more coarsely than a coefficient.
-_FINE = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
-_COARSE = (1.0, 2.0, 3.0, 5.0)
-_HUNDREDTH = 0.01  # step of a share between 0 and 1; a number with a smaller default uses the coarse mantissas
+_SMALL = 0.01  # step of a share between 0 and 1; a default below it is that of a learning rate or the like
+_SMALLEST = 1e-6  # value of such a setting above 0
 
 
 @functools.cache
@@ -167,12 +165,10 @@ def limits(field: Setting) -> str:
 def stepped(field: Setting, value: Any, direction: int) -> Any:
     """Return the next sensible value up (direction 1) or down (-1); `value` itself at the end of the range.
 
-    Numbers step through a nearly geometric ladder of round values, shares by 0.01, whole numbers by 1 and from 20 on by
-    their second digit. Switches and choices wrap around.
+    Numbers step by one of their first digit, from 1 to 2 by a tenth, and shares by 0.01; whole numbers step by one, and
+    from 20 on by one of their second digit. Switches and choices wrap around.
     """
     kind, schema = kind_of(field), field.schema
-    low = schema.get("exclusiveMinimum", schema.get("minimum"))
-    high = schema.get("exclusiveMaximum", schema.get("maximum"))
     if kind == "boolean" and isinstance(value, bool):
         return not value
     if kind == "choice":
@@ -181,29 +177,25 @@ def stepped(field: Setting, value: Any, direction: int) -> Any:
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if kind not in ("integer", "number") or not is_number:
         return value
-    coarse = 0 < schema["default"] < _HUNDREDTH
+    low = schema.get("exclusiveMinimum", schema.get("minimum", -math.inf))
+    high = schema.get("exclusiveMaximum", schema.get("maximum", math.inf))
+    smallest = _SMALLEST if 0 < schema["default"] < _SMALL else _SMALL
+    # Towards 0, a number such as 0.1 steps by one of the digit that follows.
+    size = abs(value) * (1 if direction * value > 0 else 1 - 1e-9)
     if kind == "integer":
-        size = abs(int(value) + min(direction, 0))
-        step = 1 if size < 20 else 10 ** (len(str(size)) - 2)
-        moved: float = (int(value) // step + 1) * step if direction > 0 else (-(-int(value) // step) - 1) * step
-    elif (low, high) == (0, 1) and not coarse:
-        moved = round(round(value / _HUNDREDTH) * _HUNDREDTH + direction * _HUNDREDTH, 10)
+        digit = max(math.floor(math.log10(size)) - 1, 0) if size >= 20 else 0
+        step = 10**digit
+        moved: float = (value // step + 1) * step if direction > 0 else (-(-value // step) - 1) * step
+    elif (low, high) == (0, 1) and smallest == _SMALL:
+        moved = round(round(value / _SMALL) * _SMALL + direction * _SMALL, 10)
+    elif abs(value) <= smallest and direction * value <= 0:
+        moved = 0.0 if value else direction * smallest
     else:
-        moved = _next_rung(float(value), direction, *((_COARSE, 1e-6) if coarse else (_FINE, _HUNDREDTH)))
-    moved = moved if low is None else max(moved, type(moved)(low))
-    moved = moved if high is None else min(moved, type(moved)(high))
+        digit = -1 if 1 <= size < 2 else max(math.floor(math.log10(size)), round(math.log10(smallest)))
+        step = (math.floor if direction > 0 else math.ceil)(round(value / 10.0**digit, 6)) + direction
+        moved = round(step * 10.0**digit, max(-digit, 0))
+    moved = type(moved)(min(max(moved, low), high))
     return value if broken_rule(field.key, moved) else moved
-
-
-def _next_rung(value: float, direction: int, ladder: tuple[float, ...], first: float) -> float:
-    """Return the next number of a ladder. ladder: its mantissas. first: its smallest number above 0."""
-    if value == 0 or (abs(value) <= first and direction * value < 0):
-        return 0.0 if value else direction * first
-    up = direction * value > 0  # away from 0
-    exponent = math.floor(math.log10(abs(value)) + 1e-9)
-    rungs = [round(m * 10.0**e, 12 - e) for e in (exponent - 1, exponent, exponent + 1) for m in ladder]
-    beyond = [r for r in rungs if (r > abs(value) * (1 + 1e-9) if up else r < abs(value) * (1 - 1e-9))]
-    return math.copysign(min(beyond) if up else max(beyond), value)
 
 
 def _whole_number(text: str) -> int:

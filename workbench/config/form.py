@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
+from textual.content import Content
 from textual.geometry import Offset
 from textual.message import Message
+from textual.reactive import reactive
 from textual.suggester import Suggester
 from textual.widgets import Input
 
@@ -33,9 +35,9 @@ from workbench.config.fields import (
     stepped,
     toml_line,
 )
-from workbench.config.rows import ConfigRows, FieldRow, SectionRow, View, rows_of, value_span
-from workbench.config.views import FieldHelp
+from workbench.config.rows import ConfigRows, FieldRow, SectionRow, View, help_content, rows_of, value_span
 from workbench.kit.dialog import AnswerScreen, Reply
+from workbench.kit.drawing import CutText
 from workbench.kit.keys import with_keys
 from workbench.kit.pane import MountedWhole
 from workbench.text import visible
@@ -51,7 +53,7 @@ class FieldEditor(Input):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "set", id="config-editor.submit", tooltip="Set the typed value"),
         Binding("escape", "leave", "cancel", id="config-editor.cancel", tooltip="Leave the value as it was"),
-        Binding("tab", "take_suggestion", "complete", id="config-editor.complete", tooltip="Take the suggested path"),
+        Binding("tab", "cursor_right", "complete", id="config-editor.complete", tooltip="Take the suggested path"),
     ]
 
     class Cancelled(Message):
@@ -69,17 +71,6 @@ class FieldEditor(Input):
 
     def action_leave(self) -> None:
         self.post_message(self.Cancelled())
-
-    @work(exclusive=True, group="completion")
-    async def action_take_suggestion(self) -> None:
-        typed = self.value
-        path = await asyncio.to_thread(completed, typed)  # the suggestion on the screen may still be on its way
-        if path is not None and self.value == typed:
-            self.value = path
-            self.action_end()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return action != "take_suggestion" or self.suggester is not None
 
 
 class PathSuggester(Suggester):
@@ -109,23 +100,15 @@ def completed(text: str) -> str | None:
     return f"{head}{slash}{names[0]}" if names else None
 
 
-class Proposal(NamedTuple):
-    """Value of a live setting that the run gets once the user sends it."""
-
-    key: str
-    value: Any
-    make: Callable[[], object]  # sets it in the document
-
-
 class ConfigForm(MountedWhole, Container):
     """Rows of a document, an editor over them, and the keys that change it.
 
-    Without a run, changes are made at once. During a run only live settings can change: a step or an undo is a proposal
-    until the user sends it. help: shows the help on the row under the cursor, and notes.
+    During a run only live settings can change: keys that would change one open the editor, and enter sends the value
+    to the run. help: shows the help on the row under the cursor, and notes.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", "edit", id="config.edit", tooltip="Edit, switch or send the value; fold a section"),
+        Binding("enter", "choose", "edit", id="config.edit", tooltip="Edit or switch the value; fold a section"),
         Binding("right,plus", "step(1)", "more", show=False, id="config.more", tooltip="Raise the value, or unfold"),
         Binding("left,minus", "step(-1)", "less", show=False, id="config.less", tooltip="Lower the value, or fold"),
         Binding(
@@ -154,43 +137,40 @@ class ConfigForm(MountedWhole, Container):
     class TomlRequested(Message):
         """Request to edit the setting under the cursor as TOML."""
 
-    view: View = "basic"
+    view: reactive[View] = reactive("basic", repaint=False, init=False)
+    """Which settings are shown."""
     shown = 0
     """Number of settings in the view."""
     words = ""
     """Words that the settings are searched for."""
     running = False
     """True while a run is active."""
-    _editor: FieldEditor | None = None
     note = ""
     """Text above the help: a problem, or what a key would do."""
+    _editor: FieldEditor | None = None
 
-    def __init__(self, document: ConfigDocument, help: FieldHelp) -> None:
+    def __init__(self, document: ConfigDocument, help: CutText) -> None:
         super().__init__(id="config-form")
+        self.rows = ConfigRows()
+        """Widget that draws the rows."""
         self._help = help
         self._folded: set[str] = set()
         self.edit_document(document)
 
     def edit_document(self, document: ConfigDocument) -> None:
-        """Edit `document`, without what was proposed and sent for another document or run."""
+        """Edit `document`, without what was sent for another document or run."""
         self.document = document
-        self.proposal: Proposal | None = None
         self._sent: set[str] = set()  # to the run, which has not confirmed them
         self._newest: SettingChanged | None = None  # of the run's changes that the document includes
 
     def compose(self) -> ComposeResult:
-        yield ConfigRows()
+        yield self.rows
 
     def on_mount(self) -> None:
         self.watch(self.rows, "scroll_y", self._place, init=False)
 
     def on_resize(self) -> None:
         self._place()
-
-    @property
-    def rows(self) -> ConfigRows:
-        """Widget that draws the rows."""
-        return self.query_one(ConfigRows)
 
     def show(self, *, keep: str = "") -> None:
         """Show the document as it is now. keep: a setting to show in any case, else that of the cursor."""
@@ -203,11 +183,10 @@ class ConfigForm(MountedWhole, Container):
             keep=keep or (row.key if row else ""),
             running=self.running,
             sent=self._sent,
-            proposed={self.proposal.key: self.proposal.value} if self.proposal else {},
         )
         self.rows.show(rows, "  No matching settings" if self.words else "  No changed settings")
         self._place()
-        self._help.show(self.rows.selected, self.note)
+        self.say(self.note)
         self.shown = sum(row.shown for row in rows if isinstance(row, SectionRow))
 
     @property
@@ -223,25 +202,25 @@ class ConfigForm(MountedWhole, Container):
             self.rows.go_to(key)
             self.post_message(self.Changed(document=False))
 
-    def say(self, text: str) -> None:
-        """Show a note above the help until the cursor moves; an empty text removes it.
-
-        A key is given by the id of its binding in braces.
-        """
-        safe = visible(text)
-        self.note = with_keys(safe, *self.ancestors_with_self) if "{" in safe else safe
-        self._help.show(self.rows.selected, self.note)
+    def say(self, note: str) -> None:
+        """Show a note, which is safe to print, above the help until the cursor moves; an empty one removes it."""
+        self.note = note
+        style = "$text-error" if note.startswith("✖") else "$text-warning"
+        help_text = help_content(self.rows.selected)
+        # Its height is fixed, so that the form stays where it is.
+        self._help.update(Content.styled(f"{note}\n" * bool(note), style) + help_text, layout=False)
 
     # The editor of a value
 
-    def _edit(self, row: FieldRow) -> None:
+    def _edit(self, field: Setting, value: Any) -> None:
         self.close()
-        self._editor = FieldEditor(row.field, row.value)
+        self._editor = FieldEditor(field, value)
         self.mount(self._editor)
         self._place()
         self._editor.focus()
 
     @on(FieldEditor.Cancelled)
+    @on(ConfigRows.Moved)
     def close(self) -> None:
         """Close the editor and the note; the value stays as it was."""
         self.say("")
@@ -253,30 +232,24 @@ class ConfigForm(MountedWhole, Container):
                 self.rows.focus()
 
     @on(Input.Submitted)
-    def _submit(self, event: Input.Submitted) -> None:
-        event.stop()
-        if self._editor is not None and self._is_valid(event.value):
-            field = self._editor.field
-            self.close()
-            self._set(field.key, parse(field, event.value))
-
     @on(Input.Changed)
-    def _typed(self, event: Input.Changed) -> None:
+    def _typed(self, event: Input.Submitted | Input.Changed) -> None:
+        """Show the rule that the typed text breaks, or else which values are allowed; set a submitted value."""
         event.stop()
-        self._is_valid(event.value)
-
-    def _is_valid(self, text: str) -> bool:
-        """Show the rule that the typed text breaks, or else which values are allowed."""
         if self._editor is None:
-            return False
+            return
         field = self._editor.field
         try:
-            parse(field, text)
+            value = parse(field, event.value)
         except ValueError as error:
-            self.say(f"✖ {field.name} {error}")
-            return False
-        self.say(limits(field))
-        return True
+            self.say(visible(f"✖ {field.name} {error}"))
+            return
+        if isinstance(event, Input.Submitted):
+            self.close()
+            self._set(field.key, value)
+        else:
+            sends = "{config-editor.submit} sends it to the run, {config-editor.cancel} discards it · "
+            self.say((with_keys(sends, self._editor) if self.running else "") + visible(limits(field)))
 
     def _place(self) -> None:
         """Place the editor over the value."""
@@ -290,35 +263,23 @@ class ConfigForm(MountedWhole, Container):
 
     # Keys
 
-    @on(ConfigRows.Moved)
-    def _leave_row(self) -> None:
-        row = self.rows.selected
-        if self.proposal is not None and (row is None or row.key != self.proposal.key):
-            self.discard()
-        elif self.proposal is None:
-            self.close()
-
     @on(ConfigRows.Opened)
     def action_choose(self) -> None:
-        """Edit, switch or send the value under the cursor, or fold the section."""
+        """Edit or switch the value under the cursor, or fold the section."""
         row = self.rows.selected
         if isinstance(row, SectionRow):
             self._fold(row, is_open=not row.is_open)
-        elif row is None:
+        elif row is None or self._explains_lock(row.key):
             return
-        elif row.locked:
-            self._explain_lock(row.key)
-        elif self.proposal is not None:
-            self._send(self.proposal)
         elif kind_of(row.field) == "boolean" and isinstance(row.value, bool):
-            self.action_step(1)
+            self._set(row.key, not row.value)
         elif not editable(row.field, row.value):
             self.post_message(self.TomlRequested())
         elif kind_of(row.field) == "choice":
             choices = [Reply(one, one, "current" if one == row.value else "") for one in row.field.schema["enum"]]
             self.app.push_screen(AnswerScreen(row.key, choices), partial(self._set, row.key))
         else:
-            self._edit(row)
+            self._edit(row.field, row.value)
 
     def action_step(self, direction: int) -> None:
         """Step the value under the cursor up (direction 1) or down (-1), or unfold or fold the section."""
@@ -328,6 +289,12 @@ class ConfigForm(MountedWhole, Container):
         elif row is not None:
             value = stepped(row.field, row.value, direction)
             self._change(row, value, partial(self.document.set, row.key, value))
+
+    def action_reset(self) -> None:
+        """Reset the setting under the cursor to the preset's value."""
+        row = self.rows.selected
+        if isinstance(row, FieldRow) and self.rows.has_focus:
+            self._change(row, self.document.preset_value(row.key), partial(self.document.reset, row.key))
 
     def _fold(self, row: SectionRow, *, is_open: bool) -> None:
         (self._folded.discard if is_open else self._folded.add)(row.key)
@@ -341,6 +308,8 @@ class ConfigForm(MountedWhole, Container):
     def action_view(self) -> None:
         """Show the basic settings, all, or those that differ from the preset."""
         self.view = self.next_view
+
+    def watch_view(self) -> None:
         self.show()
         self.post_message(self.Changed(document=False))
 
@@ -350,12 +319,6 @@ class ConfigForm(MountedWhole, Container):
             keys = [key for key in fields_by_key() if key == row.key or key.startswith(f"{row.key}.")]
             text = "\n".join(toml_line(key, self.document.get(key)) for key in keys)
             self.copy(text, row.key if isinstance(row, FieldRow) else counted(len(keys), "setting"))
-
-    def action_reset(self) -> None:
-        """Reset the setting under the cursor to the preset's value."""
-        row = self.rows.selected
-        if isinstance(row, FieldRow) and self.rows.has_focus:
-            self._change(row, self.document.preset_value(row.key), partial(self.document.reset, row.key))
 
     # Changes of the document
 
@@ -375,86 +338,49 @@ class ConfigForm(MountedWhole, Container):
             for setting in new:
                 self.document.set(setting.key, setting.value)
         except TrainerError as error:
-            self.say(str(error))
+            self.say(visible(str(error)))
         self.show()
         self.post_message(self.Changed(document=False))
 
-    def travel(self, step: Callable[[], bool], back: Callable[[], bool]) -> None:
-        """Undo or redo a step of the document; during a run, propose it. back: the opposite."""
-        if not self.running:
-            self._make(step)
-            return
-        document, changed = self.document, {}
-        before = {key: document.get(key) for key in fields_by_key()}
-        if step():
-            changed = {key: document.get(key) for key, value in before.items() if document.get(key) != value}
-            back()
-        if len(changed) == 1 and fields_by_key()[key := next(iter(changed))].live:
-            self.go_to(key)
-            self.rows.focus()
-            proposal = Proposal(key, changed[key], step)
-            self.call_after_refresh(self._propose, proposal)  # after the cursor has moved there
-        else:
-            self.say("during a run, only a change of one live setting can be undone or redone")
-
-    def discard(self) -> None:
-        """Restore the value of the run."""
-        self.proposal = None
-        self.close()
-        self.show()
-
-    def _set(self, key: str, value: Any) -> None:
-        """Set a value that the user has entered; None for nothing."""
-        if value is None:
-            return
-        change = partial(self.document.set, key, value)
-        if not self.running:
-            self._make(change)
-        elif fields_by_key()[key].live:
-            self._send(Proposal(key, value, change))
-        else:
-            self._explain_lock(key)
-
-    def _change(self, row: FieldRow, value: Any, change: Callable[[], object]) -> None:
-        """Change the value of `row`; during a run, only propose that."""
-        if row.locked:
-            self._explain_lock(row.key)
-        elif self.running:
-            self._propose(Proposal(row.key, value, change))
-        else:
-            self._make(change)
-
-    def _explain_lock(self, key: str) -> None:
-        if self.document.syntax_error:
-            self.say("the TOML has an error: fix it there first ({config.toml})")
-        else:
-            self.say(f"{key} cannot change during a run: only settings marked live can")
-
-    def _propose(self, proposal: Proposal) -> None:
-        if proposal.value == self.document.get(proposal.key):
-            self.discard()
-            return
-        self.proposal = proposal
-        self.show()
-        self.say(f"{{config.edit}} sends {proposal.key} to the run, {{config.back}} discards it")
-
-    def _send(self, proposal: Proposal) -> None:
-        self.proposal = None
-        self.close()
-        if self._make(proposal.make):
-            self._sent.add(proposal.key)
-            self.show()
-            self.post_message(self.LiveSettingChanged(proposal.key, proposal.value))
-
-    def _make(self, change: Callable[[], object]) -> bool:
+    def make(self, change: Callable[[], object]) -> bool:
         """Change the document; return whether it is another now."""
         before = self.document.text
         try:
             change()
         except TrainerError as error:
-            self.say(str(error))
+            self.say(visible(str(error)))
         if self.document.text == before:
             return False
         self.show()
         self.post_message(self.Changed(document=True))
+        return True
+
+    def _set(self, key: str, value: Any) -> None:
+        """Set a value that the user has entered, also for the run; None for nothing."""
+        if value is None or self._explains_lock(key):
+            return
+        if self.make(partial(self.document.set, key, value)) and self.running:
+            self._sent.add(key)
+            self.show()
+            self.post_message(self.LiveSettingChanged(key, value))
+
+    def _change(self, row: FieldRow, value: Any, change: Callable[[], object]) -> None:
+        """Change the value of `row`; during a run, offer it in the editor."""
+        if self._explains_lock(row.key):
+            return
+        if not self.running:
+            self.make(change)
+        elif editable(row.field, value):
+            self._edit(row.field, value)
+        else:
+            self._set(row.key, value)
+
+    def _explains_lock(self, key: str) -> bool:
+        """Return whether a setting cannot change now, and say why."""
+        if self.document.syntax_error:
+            self.say(with_keys("the TOML has an error: fix it there first ({config.toml})", *self.ancestors))
+        elif self.running and not fields_by_key()[key].live:
+            self.say(f"{key} cannot change during a run: only settings marked live can")
+        else:
+            return False
         return True

@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from pathlib import Path
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
+from textual.content import Content
 from textual.message import Message
-from textual.widgets import Input, TextArea
+from textual.widgets import Input, OptionList, Static, TextArea
+from textual.widgets.option_list import Option
 
-from trainer.config import Config
+from trainer.config import Config, config_warnings
 from trainer.errors import TrainerError
 from trainer.plurals import counted
 from trainer.runs.listing import PPO
-from workbench.config.document import ConfigDocument, OverwriteError, Problem, Source, read_text, sources
-from workbench.config.estimates import file_problems
+from workbench.config.document import ConfigDocument, Problem, line_of
+from workbench.config.estimates import estimate, file_problems
 from workbench.config.fields import fields_by_key, search
+from workbench.config.files import OverwriteError, read_text, sources
 from workbench.config.form import ConfigForm
 from workbench.config.rows import ConfigRows, FieldRow
-from workbench.config.toml import line_of, load_writer
-from workbench.config.views import ConfigHeading, CostLines, FieldHelp, ProblemsList, SearchLine, TomlView
+from workbench.config.views import CostLines, TomlView
+from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import AnswerScreen, Reply, TextPromptScreen
+from workbench.kit.drawing import CutText
 from workbench.kit.keys import with_keys
 from workbench.kit.pane import Pane
 from workbench.kit.saving import no_name
 from workbench.run.view import RunView
-from workbench.text import visible
+from workbench.system.machine import room_for
+from workbench.text import fit_end, visible
 
 _LOW = 26  # lines of the pane; with fewer, the help is smaller
 _BESIDE = 96  # columns from which the TOML or the help is beside the form
@@ -48,8 +55,8 @@ class ConfigPane(Pane):
         "The configuration of the next run, or of the active one. {config.edit} edits the value under the cursor, "
         "{config.less} and {config.more} change it by a step, {config.copy} copies it as TOML. {config.view} shows the "
         "basic settings, all, or those that were changed. • differs from the preset, * is unsaved, ✖ is a problem. "
-        "During a run only settings marked live can change: {config.edit} sends a new value (↵) to the run for the "
-        "next iteration, and {config.back} discards it. Reward models and DPO are shown as read-only TOML."
+        "During a run only settings marked live can change; a new value is sent to the run for the next iteration. "
+        "Reward models and DPO are shown as read-only TOML."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("w,ctrl+s", "save", "save", id="config.save", tooltip="Save the file; a preset as a file of your own"),
@@ -77,32 +84,35 @@ class ConfigPane(Pane):
             self.source = source
 
     _toml_shown = False  # beside the form, or in its place
-    _checked: Config | None = None  # the configuration whose files were last checked
+    _checked: Config | None = None  # the configuration whose cost and files were last checked
 
     def __init__(self, document: ConfigDocument, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._help = FieldHelp(id="config-help")
+        self._help = CutText(id="config-help")
         self.form = ConfigForm(document, self._help)
         """Form, which may be hidden."""
         self._toml = TomlView(self._take_typed)
-        self._problems = ProblemsList()
+        self._heading = Static(id="config-heading", markup=False)
+        self._list = OptionList(id="config-problems", compact=True)  # of problems, then of warnings
+        self._listed: list[Content] = []
         self._costs = CostLines(id="config-cost")
-        self._search = SearchLine()
+        self._search = FilterField("Search names and descriptions")
         self._file_problems: list[Problem] = []
         self._writing = asyncio.Lock()  # two saves at once would each take the other's for another program's
 
     def compose(self) -> ComposeResult:
-        yield ConfigHeading(id="config-heading")
+        yield self._heading
         yield self._search
         with Horizontal(id="config-body"):
             yield self.form
             yield self._toml
             yield self._help
-        yield self._problems
+        yield self._list
         yield self._costs
 
     def on_mount(self) -> None:
-        self.run_worker(asyncio.to_thread(load_writer), group="load")  # before the first change needs it
+        # The first change of a value needs it: 0.2 s.
+        self.run_worker(asyncio.to_thread(importlib.import_module, "tomlkit"), group="load")
         self.refresh_view()
 
     def on_resize(self) -> None:
@@ -110,15 +120,15 @@ class ConfigPane(Pane):
         self._lay_out()
 
     def on_show(self) -> None:
-        self._check_files()  # a file may have come or gone
+        self._check()  # a file may have come or gone
 
     def on_descendant_blur(self, event: events.DescendantBlur) -> None:
-        self.call_after_refresh(self._forget_if_left)
+        def forget_if_left() -> None:
+            """Remove the note and the unsent value once the focus has left the pane."""
+            if not self.has_focus_within and self.form.note:
+                self.form.close()
 
-    def _forget_if_left(self) -> None:
-        """Remove the note and the unsent value once the focus has left the pane."""
-        if not self.has_focus_within and self.form.note:
-            self.form.discard()
+        self.call_after_refresh(forget_if_left)
 
     @property
     def document(self) -> ConfigDocument:
@@ -129,16 +139,6 @@ class ConfigPane(Pane):
     def _read_only(self) -> bool:
         """Return whether this is a configuration of a reward model or of DPO, which have no form."""
         return self.document.kind != PPO
-
-    @property
-    def shows_all(self) -> bool:
-        """Return whether the form shows all settings, not only the basic ones."""
-        return self.form.view == "all"
-
-    @shows_all.setter
-    def shows_all(self, everything: bool) -> None:
-        self.form.view = "all" if everything else "basic"
-        self.refresh_view()
 
     @property
     def problems(self) -> list[Problem]:
@@ -200,10 +200,10 @@ class ConfigPane(Pane):
         self.refresh_view()
 
     def action_undo(self) -> None:
-        self.form.travel(self.document.undo, self.document.redo)
+        self.form.make(self.document.undo)
 
     def action_redo(self) -> None:
-        self.form.travel(self.document.redo, self.document.undo)
+        self.form.make(self.document.redo)
 
     def refresh_view(self, *, form: bool = True) -> None:
         """Show the document as it is now. form: the form does not show it yet."""
@@ -212,38 +212,29 @@ class ConfigPane(Pane):
             self.form.show()
         self._toml.read_only = self.form.running or self._read_only
         self._lay_out()
-        self.query_one(ConfigHeading).show(*self._heading())
         self._costs.display = not self._read_only
-        if self._read_only:
-            self._problems.show([], [document.about_kind])
-        else:
-            if document.config is not self._checked:
-                self._checked, self._file_problems = document.config, []
-                self._check_files()
-            self._problems.show(self.problems, document.warnings)
-            self._costs.show(document.config, len(self.problems))
-            self._point_at_problem()
+        if document.config is not self._checked and not self._read_only:
+            self._checked, self._file_problems = document.config, []
+            self._check()
+        problems = [] if self._read_only else self.problems
+        warnings = config_warnings(document.config) if document.config else []
+        marked = [("✖ ", "$text-error", problem.message) for problem in problems]
+        marked += [("⚠ ", "$text-warning", text) for text in ([document.about_kind] if self._read_only else warnings)]
+        lines = [Content.assemble((sign, style), visible(text)) for sign, style, text in marked]
+        if lines != self._listed:
+            self._listed, self._list.display = lines, bool(lines)
+            self._list.clear_options()
+            self._list.add_options(Option(line, disabled=at >= len(problems)) for at, line in enumerate(lines))
+        self._costs.show(len(problems), is_valid=document.config is not None)
+        self._point_at_problem()
         self.refresh_bindings()
 
-    def _heading(self) -> tuple[str, list[str]]:
-        """Return the name of the document, and notes on its state."""
-        document, form, total = self.document, self.form, len(fields_by_key())
-        if self._read_only:
-            return document.name, []
-        is_preset = document.path is None and bool(document.preset)
-        changed = sum(change.from_preset for change in document.changes.values())
-        notes = ["preset"] * is_preset + ["*unsaved"] * document.dirty + ["live settings only"] * form.running
-        if form.shown < total and not form.words:
-            hidden = f"{form.shown} of {total} shown, {{config.view}} shows {form.next_view}"
-            notes.append(with_keys(hidden, form))
-        if changed:
-            notes.append(f"•{changed} changed")
-        return document.preset if is_preset else document.name, notes
-
-    @work(exclusive=True, group="files")  # of one configuration, the newest
-    async def _check_files(self) -> None:
+    @work(exclusive=True, group="check")  # of one configuration, the newest
+    async def _check(self) -> None:
+        """Estimate the cost of the configuration and look for its files, in threads, if the pane is in sight."""
         if not self.display or (config := self.document.config) is None:
             return
+        self._costs.show_estimate(*await asyncio.to_thread(lambda: (estimate(config), room_for(config.model))))
         found = await asyncio.to_thread(file_problems, config)
         if config is self.document.config and found != self._file_problems:
             self._file_problems = found
@@ -258,6 +249,24 @@ class ConfigPane(Pane):
         self._toml.display = self._toml_shown or not has_form
         if self._toml.display:
             self._toml.show_text(self.document.text)
+        self._show_heading()
+
+    def _show_heading(self) -> None:
+        """Show the name of the document, and notes on its state as far as there is room, the most important first."""
+        document, form, total = self.document, self.form, len(fields_by_key())
+        is_preset = document.path is None and bool(document.preset)
+        name = visible(document.preset if is_preset else document.name)
+        notes = ["preset"] * is_preset + ["*unsaved"] * document.dirty + ["live settings only"] * form.running
+        if form.shown < total and not form.words:
+            notes.append(with_keys(f"{form.shown} of {total} shown, {{config.view}} shows {form.next_view}", form))
+        if changed := sum(change.from_preset for change in document.changes.values()):
+            notes.append(f"•{changed} changed")
+        room, shown = self._heading.content_size.width, ""
+        for note in [] if self._read_only else notes:
+            if len(shown) + len(note) + 2 + min(cell_len(name), 12) <= room:
+                shown += f"  {note}"
+        name = fit_end(name, max(room - len(shown), 1))
+        self._heading.update(Content.assemble((name, "bold"), (shown, "$text-muted")))
 
     @on(ConfigForm.TomlRequested)
     def _show_line(self) -> None:
@@ -273,7 +282,7 @@ class ConfigPane(Pane):
             self._lay_out()
         self._toml.focus()
         if line:
-            self.call_after_refresh(self._toml.go_to_line, line)
+            self.call_after_refresh(self._toml.move_cursor, (line - 1, 0), center=True)
 
     def _hide_toml(self) -> None:
         self._toml_shown = False
@@ -303,10 +312,9 @@ class ConfigPane(Pane):
 
     def action_search(self) -> None:
         self._show_form()
-        self._search.display = True
-        self._search.focus()
+        self._search.open()
 
-    @on(Input.Changed, "SearchLine")
+    @on(Input.Changed, "FilterField")
     def _find(self, event: Input.Changed) -> None:
         self.form.words = event.value
         self.form.close()
@@ -314,9 +322,8 @@ class ConfigPane(Pane):
         if found := search(event.value) if event.value else []:
             self.form.rows.go_to(found[0].key)
 
-    @on(Input.Submitted, "SearchLine")
-    def _keep_search(self, event: Input.Submitted) -> None:
-        self._search.display = bool(event.value)
+    @on(Input.Submitted, "FilterField")
+    def _leave_search(self) -> None:
         self.form.rows.focus()
 
     def _end_search(self) -> None:
@@ -326,26 +333,30 @@ class ConfigPane(Pane):
         self.refresh_view()
 
     def action_problem(self, by: int) -> None:
-        self._problems.next(by)
+        """Go to the next problem (by 1) or the previous one (-1), with wrap-around."""
+        at = self._list.highlighted
+        self._list.highlighted = ((0 if by > 0 else -1) if at is None else at + by) % len(self.problems)
+        self._go_to_problem()
 
-    @on(ProblemsList.Chosen)
-    def _go_to_problem(self, event: ProblemsList.Chosen) -> None:
-        if event.problem.key in fields_by_key():
-            self.focus_field(event.problem.key)
+    @on(OptionList.OptionSelected, "#config-problems")
+    def _go_to_problem(self) -> None:
+        problem = self.problems[self._list.highlighted or 0]
+        if problem.key in fields_by_key():
+            self.focus_field(problem.key)
         else:
-            self._show_toml(event.problem.line)
+            self._show_toml(problem.line)
 
     @on(ConfigRows.Moved)
     def _point_at_problem(self) -> None:
         row = self.form.rows.selected
-        if isinstance(row, FieldRow) and row.problem:
-            self._problems.point_at(row.key)
+        places = [place for place, problem in enumerate(self.problems) if row and problem.setting == row.key]
+        if places and isinstance(row, FieldRow) and row.problem:
+            self._list.highlighted = places[0]
 
     def action_back(self) -> None:
-        if self.form.proposal is not None:
-            self.form.discard()
-        elif self.form.words:
+        if self._search.display:
             self._end_search()
+            self.form.rows.focus()
         else:
             self._hide_toml()
 
@@ -353,10 +364,10 @@ class ConfigPane(Pane):
         if self._read_only and action != "open":
             return False
         if action == "back":  # otherwise the app handles escape
-            return self.form.proposal is not None or bool(self.form.words) or self._toml_shown
+            return self._search.display or self._toml_shown
         if action == "problem":
             return bool(self.problems)
-        if action == "open":  # the run is controlled through the document on the screen
+        if action in ("open", "undo", "redo"):  # the run is controlled through the document on the screen
             return not self.form.running
         return True
 
@@ -367,7 +378,11 @@ class ConfigPane(Pane):
         """Let the user choose a preset or a file, and ask the app to open it."""
         path = self.document.path
         found = await asyncio.to_thread(sources, Path(), *([path.parent] if path else []))
-        answers = [Reply(one.source, one.name, _about(one)) for one in found] + [Reply("", "another file …")]
+        answers = []
+        for one in found:
+            place = "preset" if one.folder is None else f"in {one.folder}/" if one.folder.parts else "in this folder"
+            answers.append(Reply(one.source, one.name, f"{place}: {one.purpose}" if one.purpose else place))
+        answers.append(Reply("", "another file …"))
         source = await self.app.push_screen_wait(AnswerScreen("Open a configuration", answers))
         if source == "":
             folder = f"{path.parent}/" if path else ""
@@ -433,11 +448,6 @@ class ConfigPane(Pane):
         suffix = f", with {counted(problems, 'problem')}" if problems else ""
         self.notify(f"Saved {visible(str(document.path))}{suffix}", markup=False)
         self.refresh_view()
-
-
-def _about(source: Source) -> str:
-    place = "preset" if source.folder is None else f"in {source.folder}/" if source.folder.parts else "in this folder"
-    return f"{place}: {source.purpose}" if source.purpose else place
 
 
 async def _unreadable(text: str) -> str:

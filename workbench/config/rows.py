@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from rich.cells import cell_len
 from textual import events
 from textual.binding import BindingType
+from textual.content import Content
 
 from trainer.config.reference import Setting
 from workbench.config.document import ConfigDocument
-from workbench.config.fields import BASIC, fields_by_key, search, sections, shown
+from workbench.config.fields import BASIC, fields_by_key, limits, search, sections, shown
 from workbench.kit.cursor_list import CursorList, cursor_bindings, under_cursor
 from workbench.text import Line, fit, fit_start, padded, visible
 
@@ -55,8 +56,6 @@ class FieldRow:
     """True if the setting cannot be changed now."""
     sent: bool = False
     """True if the run has yet to confirm the value that was sent."""
-    proposed: bool = False
-    """True if the value was not sent yet, so that the run still has its own."""
 
     @property
     def key(self) -> str:
@@ -75,20 +74,18 @@ def rows_of(
     keep: str = "",
     running: bool = False,
     sent: Collection[str] = (),
-    proposed: Mapping[str, Any] = {},
 ) -> list[Row]:
     """Return the rows of the form: sections and their settings.
 
     query: words that all settings are searched for. folded: sections that show only their headings. keep: key of a
-    setting that is shown in any case. sent: settings that were sent to a run and are not confirmed yet. proposed:
-    values to be sent.
+    setting that is shown in any case. sent: settings that were sent to a run and are not confirmed yet.
     """
     changes = document.changes
     problems = {problem.setting: problem.message for problem in reversed(document.problems)}
     differs = {key for key, change in changes.items() if change.from_preset}
     found = {field.key for field in search(query)}
     if not query and view != "all":
-        found &= {*sent, *proposed, keep} | (differs if view == "changed" else {*BASIC, *changes, *problems})
+        found &= {*sent, keep} | (differs if view == "changed" else {*BASIC, *changes, *problems})
     rows: list[Row] = []
     for section, purpose in sections().items():
         own = [key for key in fields_by_key() if key in found and key.startswith(f"{section}.")]
@@ -100,13 +97,12 @@ def rows_of(
             field, change = fields_by_key()[key], changes.get(key)
             row = FieldRow(
                 field=field,
-                value=proposed[key] if key in proposed else document.get(key),
+                value=document.get(key),
                 was=shown(field, change.preset) if change and change.from_preset else "",
                 unsaved=bool(change and change.unsaved),
                 problem=problems.get(key, ""),
                 locked=bool(document.syntax_error) or (running and not field.live),
                 sent=key in sent,
-                proposed=key in proposed,
             )
             rows.append(row)
     return rows
@@ -120,38 +116,54 @@ def value_span(row: FieldRow, width: int) -> range:
 
 def row_line(row: Row, width: int) -> Line:
     """Format `row` as pieces of at most `width` columns in total."""
-    if isinstance(row, FieldRow):
-        return _field_line(row, width)
-    head = f"{'▾' if row.is_open else '▸'} {row.key}"
-    counts: Line = [(f"✖ {row.problems} ", "problem")] if row.problems else []
-    if row.changed and not row.is_open:
-        counts.append((f"• {row.changed} changed ", "mark"))
-    room = min(width, _TABLE) - cell_len(head) - sum(cell_len(text) for text, _ in counts) - 2
-    purpose = row.purpose if cell_len(row.purpose) <= room else ""
-    return [(head, "section"), (fit(f"  {purpose}", max(room + 2, 0)), "muted"), *counts]
-
-
-def _field_line(row: FieldRow, width: int) -> Line:
+    if isinstance(row, SectionRow):
+        head = f"{'▾' if row.is_open else '▸'} {row.key}"
+        counts: Line = [(f"✖ {row.problems} ", "problem")] if row.problems else []
+        if row.changed and not row.is_open:
+            counts.append((f"• {row.changed} changed ", "mark"))
+        room = min(width, _TABLE) - cell_len(head) - sum(cell_len(text) for text, _ in counts)
+        purpose = f"  {row.purpose}" if cell_len(row.purpose) + 2 <= room else ""
+        return [(head, "section"), (fit(purpose, max(room, 0)), "muted"), *counts]
     field, span = row.field, value_span(row, width)
-    first = ("✖", "problem") if row.problem else ("•", "mark") if row.was else (" ", "name")
-    pieces: Line = [first, ("*" if row.unsaved else " ", "mark"), (" ", "name")]
-    pieces.append((fit(field.name, span.start - _GUTTER), "locked" if row.locked else "name"))
+    role = "muted" if row.value in ("", []) else "value"
+    if row.problem or row.locked or row.was:
+        role = "problem" if row.problem else "locked" if row.locked else "changed"
     value = fit(visible(shown(field, row.value)).strip(), span.stop - span.start, right=True)
     bare = value.lstrip(" ")
     room = cell_len(value) - cell_len(bare)
     was = visible(f"was {row.was}  ") if row.was else ""
-    pieces.append((padded(was if cell_len(was) <= room else "", room, right=True), "muted"))
-    role = "muted" if row.value in ("", []) else "value"
-    if row.problem or row.locked or row.was or row.proposed:
-        role = "problem" if row.problem else "locked" if row.locked else "changed"
-    pieces.append((bare, role))
+    pieces: Line = [
+        ("✖", "problem") if row.problem else ("•", "mark") if row.was else (" ", "name"),
+        ("*" if row.unsaved else " ", "mark"),
+        (" ", "name"),
+        (fit(field.name, span.start - _GUTTER), "locked" if row.locked else "name"),
+        (padded(was if cell_len(was) <= room else "", room, right=True), "muted"),
+        (bare, role),
+    ]
     if width >= _NARROW:
         pieces.append((fit(f" {field.unit}", _UNIT), "muted"))
-    live = "↵" if row.proposed else "sent" if row.sent else "live" if field.live else ""
-    pieces.append((fit(f" {live}", _LIVE), "live"))
+    pieces.append((fit(" sent" if row.sent else " live" if field.live else "", _LIVE), "live"))
     if width >= _TABLE + _HELP:
         pieces.append((fit(f"  {fit_start(field.help, width - _TABLE - 2)}", width - _TABLE), "muted"))
     return pieces
+
+
+def help_content(row: Row | None) -> Content:
+    """Return the help on `row`: its purpose, advice, range, default, and the default's source."""
+    if row is None:
+        return Content()
+    if isinstance(row, SectionRow):
+        return Content.assemble((row.key, "bold"), "  ", row.purpose)
+    field = row.field
+    lines = [Content.assemble((f"{field.name}  ", "bold"), field.help)]
+    if field.advice:
+        lines.append(Content.styled(field.advice, "$text-accent"))
+    default = f"default {visible(shown(field, field.schema['default']))}"
+    facts = filter(None, (limits(field), default, "live" if field.live else ""))
+    lines.append(Content.styled(" · ".join(facts), "$text-muted"))
+    if field.source:
+        lines.append(Content.styled(f"default from: {field.source}", "$text-muted"))
+    return Content("\n").join(lines)
 
 
 class ConfigRows(CursorList[Row]):

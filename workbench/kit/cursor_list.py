@@ -217,6 +217,9 @@ class FilterField(PlainInput):
         super().__init__(placeholder=placeholder, compact=True)
         self.display = False
 
+    def allow_focus(self) -> bool:
+        return bool(self.display)
+
     def open(self) -> None:
         """Show the field, and type into it."""
         self.display = True

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from textual.command import Provider
 
-from workbench.config.document import sources
 from workbench.config.fields import search
+from workbench.config.files import sources
 from workbench.config.pane import ConfigPane
 from workbench.kit.command_provider import Finder, PaletteEntry, around
 from workbench.kit.help import DocsFinder

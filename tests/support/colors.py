@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from textual.color import Color
 
-from workbench.kit.theming import read_theme, shipped_themes_dir
+from workbench.kit.theming import shipped_themes
 
-SPECS = {spec.name: spec for spec in map(read_theme, sorted(shipped_themes_dir().glob("*.toml")))}
+SPECS = shipped_themes()
 
 # xterm's default colours, 0 to 15 (XTerm-col.ad).
 XTERM = [

@@ -94,12 +94,14 @@ def window_of(history: History, span: int | None = None, at: int | None = None) 
     size = len(history)
     span = size if span is None else min(span, size)
     start = size - span if at is None else min(max(at - span // 2, 0), size - span)
-    return _window(history, start, start + span)
+    if not span:
+        return Window(history, 0, 0, 0, 0)
+    return Window(history, start, start + span, history.numbers[start], history.numbers[start + span - 1])
 
 
 def window_over(histories: Sequence[History]) -> Window:
     """Return all of the first history, on an axis that covers every history."""
-    window = _window(histories[0], 0, len(histories[0]))
+    window = window_of(histories[0])
     ends = [(history.numbers[0], history.numbers[-1]) for history in histories if len(history)]
     if not ends:
         return window
@@ -131,12 +133,6 @@ def moving_average(buckets: Iterable[Bucket | None]) -> list[float]:
 def within_floats(value: float) -> float:
     """Return `value`, or the largest float of its sign if it is infinite."""
     return min(max(value, -_LARGEST), _LARGEST)
-
-
-def _window(history: History, start: int, stop: int) -> Window:
-    if stop <= start:
-        return Window(history, 0, 0, 0, 0)
-    return Window(history, start, stop, history.numbers[start], history.numbers[stop - 1])
 
 
 def _scaled(bucket: Bucket, factor: float) -> Bucket:
@@ -210,8 +206,13 @@ def scale_of(ranges: Iterable[tuple[float, float]], metric: Metric, *, log: bool
 
 def ticks(scale: Axis, count: int) -> list[float]:
     """Return about `count` round values on the axis, ascending; both ends if fewer than two are round."""
-    if scale.log:
-        return _log_ticks(scale, count)
+    if scale.log:  # powers of ten, with 2 and 5 times them if there are few
+        lowest, highest = math.floor(scale.low), min(math.floor(scale.high), 308)
+        factors = _ROUND[:3] if highest - lowest < 3 else _ROUND[:1]
+        stride = max(-(-(highest - lowest) // max(count, 1)), 1)
+        powers = [10.0**power for power in range(lowest, highest + 1, stride)]
+        values = [power * factor for power in powers for factor in factors if scale.holds(power * factor)]
+        return values if len(values) > 1 else [10.0 ** min(end, 308) for end in (scale.low, scale.high)]
     ends = [scale.low, scale.high] if scale.high > scale.low else [scale.low]
     span = scale.high - scale.low
     if not 0 < span < math.inf or max(abs(scale.low), abs(scale.high)) > 1e6 * span:
@@ -244,16 +245,6 @@ def number_text(value: float, digits: int, width: int) -> str:
     if math.isfinite(value):
         return number(value, digits, width=width)
     return "NaN" if math.isnan(value) else f"{value:+}"
-
-
-def _log_ticks(scale: Axis, count: int) -> list[float]:
-    """Return powers of ten, with 2 and 5 times them if there are few; both ends if fewer than two are on the axis."""
-    lowest, highest = math.floor(scale.low), min(math.floor(scale.high), 308)
-    factors = _ROUND[:3] if highest - lowest < 3 else _ROUND[:1]
-    stride = max(-(-(highest - lowest) // max(count, 1)), 1)
-    powers = [10.0**power for power in range(lowest, highest + 1, stride)]
-    values = [power * factor for power in powers for factor in factors if scale.holds(power * factor)]
-    return values if len(values) > 1 else [10.0 ** min(end, 308) for end in (scale.low, scale.high)]
 
 
 def _robust(ranges: Sequence[tuple[float, float]], least: float) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from textual.screen import Screen
 
 from workbench.kit.keys import remapped
 from workbench.kit.pane import Pane
-from workbench.text import has_words, visible
+from workbench.text import fit_start, has_words, visible
 
 KINDS = ("action", "run", "setting", "preset", "sample", "docs")
 _STEP = 1000.0  # between two kinds; Textual's own scores, and the places within a kind, are far below it
@@ -85,7 +85,7 @@ class WorkbenchCommands(Provider):
     def _line(self, command: Command, title: Content) -> Content:
         """Return the action, what it does as far as there is room, and its key at the right end."""
         room = max(self.app.size.width - _MARGIN - title.cell_length - cell_len(command.key) - 4, 1)
-        about = set_cell_size(_cut(command.help, room), room)
+        about = set_cell_size(fit_start(command.help, room), room)
         return Content.assemble(title, "  ", (about, "not bold dim"), "  ", (command.key, "not bold"))
 
 
@@ -112,8 +112,8 @@ class Finder(Provider):
         first, _, rest = query.partition(" ")
         words = rest if first.casefold() == self.KIND else query
         for place, found in enumerate((await self.find(words))[: self.MOST]):
-            name = _cut(visible(found.name), width - len(self.KIND) - 1)
-            detail = _cut(visible(found.detail), width)
+            name = fit_start(visible(found.name), width - len(self.KIND) - 1)
+            detail = fit_start(visible(found.detail), width)
             line = Content.assemble((f"{self.KIND} ", "not bold"), name, (f"\n{detail}", "not bold dim"))
             yield Hit(rank(self.KIND, name, query) - place, line, found.open, text=f"{self.KIND} {name}")
 
@@ -138,7 +138,3 @@ def around(text: str, words: str) -> str:
     start = text_folded.find(words)
     start = text_folded.find((words.split() or [""])[0]) if start < 0 else start
     return f"…{text[start - _BEFORE :]}" if start > _BEFORE else text
-
-
-def _cut(text: str, width: int) -> str:
-    return text if cell_len(text) <= width else f"{set_cell_size(text, width - 1)}…"

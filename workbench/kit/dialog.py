@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple, TypeVar, cast
 
 from rich.cells import cell_len
 from rich.segment import Segment
-from textual import events, work
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
@@ -154,14 +154,6 @@ _WIDTH = 72  # columns of a dialog at most
 _FRAME = 9  # columns of a dialog around an answer, with a scroll bar
 
 
-def _answer_lines(answer: Reply, wide: int, room: int) -> Content:
-    """Return the title in `wide` columns, and beside it the text in lines of `room` columns."""
-    # The text is not muted: on the row under the cursor, muted text cannot be read in every theme.
-    title = Content.styled(padded(visible(answer.title), wide), "bold")
-    below = Content("\n" + " " * wide)
-    return title + below.join(Content(visible(answer.text)).wrap(room))
-
-
 class AnswerScreen(Dialog[str | None]):
     """A question with a list of answers. The result is the id of the chosen answer, or None when cancelled."""
 
@@ -178,7 +170,12 @@ class AnswerScreen(Dialog[str | None]):
         room = max(min(_WIDTH, self.app.size.width * 9 // 10) - _FRAME - wide, 20)
         with Vertical(classes="dialog"):
             yield Static(visible(self._question), markup=False, classes="question")
-            lines = [_answer_lines(answer, wide, room) for answer in self._answers]
+            # The text is not muted: on the row under the cursor, muted text cannot be read in every theme.
+            lines = [
+                Content.styled(padded(visible(answer.title), wide), "bold")
+                + Content("\n" + " " * wide).join(Content(visible(answer.text)).wrap(room))
+                for answer in self._answers
+            ]
             options: list[Content | None] = [*lines]
             if any("\n" in line.plain for line in lines):  # a rule between answers, so that each is seen as one
                 options = [part for line in lines for part in (None, line)][1:]
@@ -214,40 +211,39 @@ class TextPromptScreen(Dialog[str | None]):
         with Vertical(classes="dialog"):
             yield Static(visible(self._title), markup=False, classes="question")
             yield Input(visible(self._value, joined=True), compact=True)
-            yield Static(self._keys(), classes="detail")
+            yield Static(classes="detail")
 
     def on_mount(self) -> None:
         self.query_one(Input).focus()
+        self._show("")
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        self._show_problem(self._check(event.value))
+    @on(Input.Changed)
+    def _check_text(self, event: Input.Changed) -> None:
+        self._show(self._check(event.value))
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        if not self._submitting and not self._check(event.value):
-            self._submitting = True
-            self._accept(event.value)
+    @on(Input.Submitted)
+    @work
+    async def _accept(self, event: Input.Submitted) -> None:
+        if self._submitting or self._check(event.value):
+            return
+        self._submitting = True
+        try:
+            problem = await self._submit(event.value) if self._submit else ""
+        finally:
+            self._submitting = False
+        if problem:
+            self._show(problem)
+        else:
+            self.dismiss(event.value)
 
     def action_cancel(self) -> None:
         if not self._submitting:
             self.dismiss(None)
 
-    @work
-    async def _accept(self, text: str) -> None:
-        try:
-            problem = await self._submit(text) if self._submit else ""
-        finally:
-            self._submitting = False
-        if problem:
-            self._show_problem(problem)
-        else:
-            self.dismiss(text)
-
-    def _show_problem(self, problem: str) -> None:
+    def _show(self, problem: str) -> None:
         """Show the problem, or the keys if there is none."""
-        self.query_one(".detail", Static).update(Content(f"✖ {visible(problem)}") if problem else self._keys())
-
-    def _keys(self) -> Content:
-        return self.hint(("enter", "OK"), ("prompt.cancel", "cancel"))
+        keys = self.hint(("enter", "OK"), ("prompt.cancel", "cancel"))
+        self.query_one(".detail", Static).update(Content(f"✖ {visible(problem)}") if problem else keys)
 
 
 class PlainInput(Input):

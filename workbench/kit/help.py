@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -77,66 +77,13 @@ def about(pane: Pane | Dialog[Any]) -> str:
     return with_keys(pane.HELP, pane, *pane.query("*"))
 
 
-def matching(rows: Iterable[HelpRow], query: str) -> list[HelpRow]:
-    """Return the rows that contain every word of `query`, ignoring case."""
-    return [row for row in rows if has_words(" ".join(row[:4]), query)]
-
-
-class HelpTable(Static):
-    """The purpose of a pane, and the rows by group."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "help-table--group",
-        "help-table--key",
-        "help-table--description",
-        "help-table--unavailable",
-    }
-
-    def __init__(self, rows: Sequence[HelpRow], about: str) -> None:
-        super().__init__()
-        self._rows = rows
-        self._about = about
-        self._query = ""
-
-    def search(self, query: str) -> None:
-        """Show only the rows that contain every word of `query`; all rows for an empty one."""
-        self._query = query
-        self.refresh(layout=True)
-
-    def render(self) -> Group:
-        """Draw the purpose of the pane, then a column of keys and one of what they do; long texts wrap in theirs.
-
-        Keys that do not work now are last.
-        """
-        group_style, key_style, description_style, unavailable_style = (
-            self.get_component_rich_style(f"help-table--{part}", partial=True)
-            for part in ("group", "key", "description", "unavailable")
-        )
-        table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-        table.add_column(max_width=16)
-        table.add_column(ratio=1)
-        rows = sorted(matching(self._rows, self._query), key=lambda row: not row.in_force)
-        group = None
-        for row in rows:
-            heading = row.group if row.in_force else UNAVAILABLE
-            if heading != group:
-                group = heading
-                table.add_row("", Text(f"\n{group}", group_style))
-            styles = (key_style, description_style) if row.in_force else (unavailable_style, unavailable_style)
-            what = row.tooltip or row.description
-            table.add_row(Text(row.keys, styles[0]), Text(f"{what[:1].upper()}{what[1:]}", styles[1]))
-        about = self._about if not self._query else ""
-        if not rows:
-            about = f"No keys match {visible(self._query)}."
-        return Group(*([Text(about)] if about else []), table)
-
-
 class HelpScreen(Dialog[None]):
     """The help over the screen that it explains. It can be searched; the keys that open it also close it."""
 
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"help--{part}" for part in ("group", "key", "description", "unavailable")}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "close", id="help.close", tooltip="Close the help"),
-        Binding("slash", "search", "search", id="help.search", tooltip="Search keys and descriptions"),
+        Binding("slash", "focus('Input')", "search", id="help.search", tooltip="Search keys and descriptions"),
         Binding("enter", "read", "read more", id="help.read", tooltip="Read the page of the documentation about this"),
         *scroll_bindings("help", "up down page-up page-down first last", "scroll('{}')"),
     ]
@@ -162,23 +109,48 @@ class HelpScreen(Dialog[None]):
             dialog.border_title = f"Help: {self._pane.TITLE}" if self._pane else "Help"
             yield Input(placeholder="Search keys and descriptions", compact=True)
             with VerticalScroll():
-                yield HelpTable(self._rows, about(self._pane) if self._pane else "")
+                yield Static(id="help-rows", markup=False)
 
     def on_mount(self) -> None:
-        self.query_one(VerticalScroll).focus()
         keys = keys_of(self)
         hints = [("help.search", "search"), ("help.read", "read more"), ("help.close", "close")]
         hints = [hint for hint in hints if hint[0] != "help.read" or self._pane is not None]
         self.query_one("#help").border_subtitle = "   ".join(f"{keys[key]} {what}" for key, what in hints)
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        self.query_one(HelpTable).search(event.value)
-
-    def on_input_submitted(self) -> None:
+        self._show()
         self.query_one(VerticalScroll).focus()
 
-    def action_search(self) -> None:
-        self.query_one(Input).focus()
+    @on(Input.Changed)
+    def _show(self) -> None:
+        """Show the purpose of the pane, then a column of keys and one of what they do; long texts wrap in theirs.
+
+        Only the rows with every word of the search are shown. Keys that do not work now are last.
+        """
+        query = self.query_one(Input).value
+        group_style, key_style, description_style, unavailable_style = (
+            self.get_component_rich_style(f"help--{part}", partial=True)
+            for part in ("group", "key", "description", "unavailable")
+        )
+        table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+        table.add_column(max_width=16)
+        table.add_column(ratio=1)
+        found = [row for row in self._rows if has_words(" ".join(row[:4]), query)]
+        group = None
+        for row in sorted(found, key=lambda row: not row.in_force):
+            heading = row.group if row.in_force else UNAVAILABLE
+            if heading != group:
+                group = heading
+                table.add_row("", Text(f"\n{group}", group_style))
+            styles = (key_style, description_style) if row.in_force else (unavailable_style, unavailable_style)
+            what = row.tooltip or row.description
+            table.add_row(Text(row.keys, styles[0]), Text(f"{what[:1].upper()}{what[1:]}", styles[1]))
+        above = about(self._pane) if self._pane and not query else ""
+        if not found:
+            above = f"No keys match {visible(query)}."
+        self.query_one("#help-rows", Static).update(Group(*([Text(above)] if above else []), table))
+
+    @on(Input.Submitted)
+    def _leave_search(self) -> None:
+        self.query_one(VerticalScroll).focus()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self._pane is not None if action == "read" else True

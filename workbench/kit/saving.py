@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from trainer.config.fields import PATTERNS, RUN_NAME
-from trainer.errors import StorageError, TrainerError, cannot_write
+from trainer.errors import TrainerError, cannot_write
 from trainer.files import PRIVATE, open_file, unused
 from workbench.kit.dialog import TextPromptScreen
 from workbench.kit.pane import Pane
@@ -31,13 +31,6 @@ def no_name(text: str) -> str:
     return "" if text.strip() else "Enter a file name"
 
 
-def path_to_write(text: str) -> Path:
-    """Return the path `text`. Raises StorageError with its `path_problem`."""
-    if problem := path_problem(text):
-        raise StorageError(problem)
-    return Path(text).expanduser()
-
-
 def run_name_problem(name: str) -> str:
     """Return why `name` is not a valid name of a run; empty if its form is valid."""
     if not name:
@@ -56,8 +49,10 @@ def ask_and_save(pane: Pane, question: str, suggested: str, save: Callable[[Path
         pane.app.push_screen(TextPromptScreen(question, str(name), no_name, write))
 
     async def write(text: str) -> str:
+        if problem := await asyncio.to_thread(path_problem, text):
+            return problem
         try:
-            await asyncio.to_thread(lambda: save(path_to_write(text)))
+            await asyncio.to_thread(save, Path(text).expanduser())
         except TrainerError as error:
             return str(error)
         pane.confirm(f"Saved '{text}'")

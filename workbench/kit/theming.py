@@ -11,7 +11,6 @@ import re
 import tomllib
 import unicodedata
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import Any
@@ -75,21 +74,6 @@ TABLES = {
 _LINE = 3.1  # contrast of borders on every ground: WCAG 2.2 asks for 3
 
 
-@dataclass(frozen=True)
-class ThemeSpec:
-    """The contents of a theme file."""
-
-    name: str
-    dark: bool
-    colors: Mapping[str, str]  # the base colours, in Textual's names
-    variables: Mapping[str, str]  # those of `EXTRA_VARIABLES`, and text-muted where the file gives it
-
-    @property
-    def ansi(self) -> bool:
-        """Return whether its colours are the terminal's own sixteen."""
-        return self.colors["background"].startswith("ansi_")
-
-
 def default_theme(*, many_colors: bool, light: bool) -> str:
     """Return the theme of a user who has chosen none, by what the terminal can show and by its background."""
     if not many_colors:
@@ -112,7 +96,7 @@ def shipped_themes_dir() -> Path:
 def shipped_themes() -> dict[str, Theme]:
     """Return the shipped themes by name; a test has checked their files."""
     files = (tomllib.loads(path.read_text(encoding="utf-8")) for path in theme_files(shipped_themes_dir()))
-    return {file["name"]: to_textual(spec_of(file)) for file in files}
+    return {file["name"]: theme_of(file) for file in files}
 
 
 def own_themes(folder: Path) -> tuple[dict[str, Theme], list[str]]:
@@ -125,14 +109,14 @@ def own_themes(folder: Path) -> tuple[dict[str, Theme], list[str]]:
     problems: list[str] = []
     for path in theme_files(folder):
         try:
-            spec = read_theme(path)
+            theme = read_theme(path)
         except ConfigError as broken:
             problems += str(broken).splitlines()
             continue
-        if spec.name in taken:
-            problems.append(f"{path}: name = {spec.name!r} is taken by {taken[spec.name].name}")
+        if theme.name in taken:
+            problems.append(f"{path}: name = {theme.name!r} is taken by {taken[theme.name].name}")
         else:
-            taken[spec.name], own[spec.name] = path, to_textual(spec)
+            taken[theme.name], own[theme.name] = path, theme
     return own, [*map(visible, problems)]
 
 
@@ -141,7 +125,7 @@ def theme_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.toml") if path.is_file())
 
 
-def read_theme(path: Path) -> ThemeSpec:
+def read_theme(path: Path) -> Theme:
     """Read a theme file. Raises ConfigError with all its problems."""
     try:
         raw = read_toml(path)
@@ -153,7 +137,7 @@ def read_theme(path: Path) -> ThemeSpec:
         raise ConfigError([f"cannot be read as TOML: {failure}"], str(path)) from None
     if problems := [*theme_problems(raw)]:
         raise ConfigError(problems, str(path))
-    return spec_of(raw)
+    return theme_of(raw)
 
 
 def theme_problems(raw: Mapping[str, Any]) -> Iterator[str]:
@@ -202,20 +186,13 @@ def _broken_rule(color: object) -> str:
         return rule + (f": did you mean {failure.suggested_color}?" if failure.suggested_color else "")
 
 
-def spec_of(file: Mapping[str, Any]) -> ThemeSpec:
-    """Return the theme of a checked file."""
-    variables = {
-        f"{table}-{key}": color for table in TABLES if table != "colors" for key, color in file.get(table, {}).items()
-    }
-    return ThemeSpec(file["name"], file["dark"], file["colors"], variables)
-
-
-def to_textual(spec: ThemeSpec) -> Theme:
-    """Convert the theme to Textual's, with our variables among its own."""
-    colors: dict[str, Any] = dict(spec.colors)
+def theme_of(file: Mapping[str, Any]) -> Theme:
+    """Convert a checked file to Textual's theme, with our variables among its own."""
+    colors, dark = file["colors"], file["dark"]
     background = colors["background"]
-    if spec.ansi:  # the terminal's default colours are unknown and nothing can be mixed
-        on_accent = "ansi_black" if spec.dark else "ansi_bright_white"
+    is_ansi = background.startswith("ansi_")
+    if is_ansi:  # the terminal's default colours are unknown and nothing can be mixed
+        on_accent = "ansi_black" if dark else "ansi_bright_white"
         muted, line, selection = colors["foreground"], "", colors["primary"]
         tints = {f"{name}-muted": background for name in _ACCENTS}
     else:
@@ -229,7 +206,7 @@ def to_textual(spec: ThemeSpec) -> Theme:
     # Textual's own choices for these may be hard to read; tests check the contrast of every pair.
     variables = {
         "text-muted": muted,
-        **spec.variables,
+        **{f"{table}-{key}": file[table][key] for table in TABLES if table != "colors" for key in file.get(table, {})},
         **{f"text-{name}": colors[name] for name in _ACCENTS},
         **tints,
         "block-cursor-background": colors["primary"],
@@ -244,7 +221,7 @@ def to_textual(spec: ThemeSpec) -> Theme:
     line = line or variables["text-muted"]
     variables |= dict.fromkeys(("line", "border-blurred", "scrollbar"), line)
     variables["scrollbar-hover"] = variables["text-muted"]
-    if spec.ansi:
+    if is_ansi:
         variables |= {
             "surface": colors["surface"],
             "panel": colors["panel"],
@@ -257,7 +234,7 @@ def to_textual(spec: ThemeSpec) -> Theme:
         }
     if no_color():
         variables |= _NO_COLOR_VARIABLES
-    return Theme(name=spec.name, dark=spec.dark, ansi=spec.ansi, variables=variables, **colors)
+    return Theme(name=file["name"], dark=dark, ansi=is_ansi, variables=variables, **colors)
 
 
 def contrast(one: Color, other: Color) -> float:

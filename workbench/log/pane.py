@@ -17,9 +17,8 @@ from textual.widgets import Input, Static
 
 from workbench.kit.cursor_list import CursorList, FilterField, cursor_bindings, under_cursor
 from workbench.kit.drawing import CutText
-from workbench.kit.pane import Badge, Pane
+from workbench.kit.pane import Badge, Pane, Throttled
 from workbench.kit.saving import ask_and_save, write_lines
-from workbench.kit.throttled import Throttled
 from workbench.run.sentences import level_sign, sentences
 from workbench.run.view import RunView
 from workbench.system.output import cut_log

@@ -12,7 +12,7 @@ from trainer.events import Event
 from trainer.reward_model.predictions import HELD_OUT, Predictions, read_predictions
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import RunSummary
-from workbench.kit.throttled import Throttled
+from workbench.kit.pane import Throttled
 from workbench.run.metrics import REWARD_MODEL
 from workbench.run.run_listing import State, read_runs
 from workbench.run.run_on_disk import RunOnDisk

@@ -26,9 +26,8 @@ from workbench.kit.cursor_list import CursorList, FilterField
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.drawing import CutText
 from workbench.kit.keys import keys_of
-from workbench.kit.pane import Badge, Pane
+from workbench.kit.pane import Badge, Pane, Throttled
 from workbench.kit.saving import ask_and_save, run_name_problem
-from workbench.kit.throttled import Throttled
 from workbench.run.run_listing import SIGNS, Glance, Workspace, read_workspace
 from workbench.run.sentences import state_text
 from workbench.run.view import RunView

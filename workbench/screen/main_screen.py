@@ -28,11 +28,10 @@ from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner
 from workbench.kit.footer import KeyFooter
 from workbench.kit.keys import keys_of
-from workbench.kit.pane import MountedWhole, Pane
+from workbench.kit.pane import MountedWhole, Pane, Throttled
 from workbench.kit.pane_strip import TopLines
 from workbench.kit.screen_settings import ScreenSettings
 from workbench.kit.theming import ALL_STYLES
-from workbench.kit.throttled import Throttled
 from workbench.labelling.pane import LabelPane
 from workbench.log.pane import LogPane
 from workbench.opening import Opening

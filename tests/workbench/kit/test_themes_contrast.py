@@ -12,11 +12,12 @@ from colors import DEFICIENCIES, SPECS, XTERM, XTERM_DARK, contrast, delta_e
 from snapshots import drawn_pieces, written_run
 from textual.color import Color
 from textual.css.stylesheet import Stylesheet
+from textual.theme import Theme
 from waiting import until
 from workbench_app import workbench as running
 
 import workbench
-from workbench.kit.theming import ALL_STYLES, EXTRA_VARIABLES, ThemeSpec, to_textual
+from workbench.kit.theming import ALL_STYLES, EXTRA_VARIABLES
 from workbench.samples.sample_list import SampleList
 
 ACCENTS = ("primary", "secondary", "accent", "success", "warning", "error")
@@ -27,8 +28,7 @@ HEX = [name for name, spec in SPECS.items() if not spec.ansi]
 class Palette:
     """The colours a theme gives the screen, as they reach the eye."""
 
-    def __init__(self, spec: ThemeSpec) -> None:
-        theme = to_textual(spec)
+    def __init__(self, theme: Theme) -> None:
         self.variables = {**theme.to_color_system().generate(), **theme.variables}
         self._default_text, self._default_ground = map(Color.parse, XTERM_DARK if theme.dark else XTERM_DARK[::-1])
 

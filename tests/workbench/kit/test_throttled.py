@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from workbench.kit import throttled
-from workbench.kit.throttled import Throttled
+from workbench.kit import pane
+from workbench.kit.pane import Throttled
 
 
 async def test_a_second_reading_does_not_begin_while_one_is_under_way() -> None:
@@ -25,7 +25,7 @@ async def test_a_second_reading_does_not_begin_while_one_is_under_way() -> None:
 async def test_a_costly_reading_is_repeated_only_after_a_rest(
     rests: bool, again: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(throttled, "_REST", 1e6)
+    monkeypatch.setattr(pane, "_REST", 1e6)
     limit = Throttled(rests=rests)
     assert await limit.read(_costly) == "found"
     assert await limit.read(lambda: "again") == again

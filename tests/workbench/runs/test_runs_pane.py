@@ -24,11 +24,10 @@ from workbench_app import settle
 from trainer.runs.folder import RunFolder, rename_run
 from trainer.runs.journal import Journal
 from trainer.runs.listing import RunSummary
-from workbench.kit import throttled
+from workbench.kit import pane
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
-from workbench.kit.pane import Badge
+from workbench.kit.pane import Badge, Throttled
 from workbench.kit.saving import run_name_problem
-from workbench.kit.throttled import Throttled
 from workbench.run.run_listing import Glance, Workspace, read_runs, read_workspace
 from workbench.run.view import RunView
 from workbench.runs import pane as runs_pane
@@ -286,7 +285,7 @@ async def test_the_cursor_stays_within_the_table_when_runs_vanish(workspace: Pat
 
 async def test_the_table_refreshes_itself_and_not_while_a_reading_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs_pane, "_INTERVAL", 0.01)
-    monkeypatch.setattr(throttled, "_REST", 0.0)
+    monkeypatch.setattr(pane, "_REST", 0.0)
     readings, go_on = [], threading.Event()
 
     def slow(runs_dir: Path, known: Any) -> Workspace | None:

@@ -16,7 +16,6 @@ from textual.color import Color
 from textual.strip import Strip
 
 from workbench.kit.glyphs import BARS, block
-from workbench.kit.theming import to_textual
 from workbench.samples.channels import Ladder, heat_ladder, underline_style
 
 MIXED = [name for name, spec in SPECS.items() if not spec.ansi]
@@ -25,7 +24,7 @@ POSITIONS = [place / 200 for place in range(201)]
 
 
 def ladder(name: str, diverging: bool) -> Ladder:
-    theme = to_textual(SPECS[name])
+    theme = SPECS[name]
     return heat_ladder({**theme.to_color_system().generate(), **theme.variables}, diverging=diverging)
 
 

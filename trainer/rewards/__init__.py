@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, assert_never
 
@@ -13,7 +15,6 @@ from trainer.config.schema import RewardConfig
 from trainer.reward_types import RewardInput, RewardResult, RewardSource, SourceScores, TrainerState
 from trainer.rewards.code import Trust, trust_all
 from trainer.rewards.python_reward import PythonReward
-from trainer.rewards.text_rewards import LengthReward, LexiconReward, RegexReward
 from trainer.rewards.weighted_sum import OnFirstRank, Overlong, Rewards, WeightedSource
 
 if TYPE_CHECKING:
@@ -39,6 +40,58 @@ __all__ = [
     "load_functions",
     "trust_all",
 ]
+
+
+@dataclass(slots=True)
+class LengthReward:
+    """Score -d / (d + tolerance) with d = |number of completion ids - target|: 0 to -1, -0.5 at d = tolerance.
+
+    It is smooth away from the target and never flat, so that the policy learns from responses of any length.
+    """
+
+    target: int
+    tolerance: int
+    name: str = "length"
+
+    def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
+        """Return one score per sequence, above -1 and at most 0."""
+        distances = [abs(len(row.completion_ids) - self.target) for row in batch]
+        return SourceScores([-distance / (distance + self.tolerance) for distance in distances])
+
+
+class RegexReward:
+    """Score 1 if the pattern is found in the completion, else 0; with `count`, the number of its matches."""
+
+    name = "regex"
+
+    def __init__(self, pattern: str, *, count: bool = False, ignore_case: bool = False) -> None:
+        self.pattern = re.compile(pattern, re.IGNORECASE if ignore_case else re.NOFLAG)
+        self.count = count
+
+    def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
+        """Return one score per sequence, 0 or more."""
+        texts = [row.completion for row in batch]
+        if self.count:
+            return SourceScores([float(sum(1 for _ in self.pattern.finditer(text))) for text in texts])
+        return SourceScores([float(self.pattern.search(text) is not None) for text in texts])
+
+
+class LexiconReward:
+    """VADER's compound score of the completion alone: -1 (sad) to 1 (cheerful).
+
+    Hutto and Gilbert 2014, VADER: A Parsimonious Rule-based Model for Sentiment Analysis of Social Media Text
+    """
+
+    name = "lexicon"
+
+    def __init__(self) -> None:
+        from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
+
+        self._analyzer = SentimentIntensityAnalyzer()
+
+    def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
+        """Return one score per sequence, -1 to 1; 0 for an empty completion."""
+        return SourceScores([float(self._analyzer.polarity_scores(row.completion)["compound"]) for row in batch])
 
 
 def build_rewards(

@@ -114,37 +114,38 @@ def is_file(place: str) -> bool:
 
 
 def code_of(path: str) -> list[Code]:
-    """Read the code that a reward source would run, without running it. Raises RewardError if a file cannot be read."""
+    """Read the code that a reward source would run, without running it. Raises RewardError if a file cannot be read.
+
+    That is the file, followed by the files of its folder that it imports, directly or through others. Modules of the
+    standard library are never taken from that folder.
+    """
     place, _, _ = path.rpartition(":")
     if not is_file(place):
-        return module_code(path)
+        return _module_code(path)
     file = Path(place).resolve()
     if not file.is_file():
         raise RewardError(f"reward source '{path}': no file '{place}': paths are relative to {Path.cwd()}")
+    root, found, waiting = file.parent, dict[Path, Code](), [file]
     try:
-        return file_code(file)
+        while waiting:
+            read = waiting.pop(0)
+            if read in found:
+                continue
+            content = read.read_bytes()
+            found[read] = Code(str(read), hashlib.sha256(content).hexdigest(), importlib.util.decode_source(content))
+            for name in _imports(found[read].source, read, root):
+                parts = name.split(".")
+                if parts[0] in sys.stdlib_module_names or not all(part.isidentifier() for part in parts):
+                    continue
+                # What an import of the name runs: the files of its packages and its own.
+                whole = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+                waiting += filter(None, (next(filter(Path.is_file, _candidates(one, root)), None) for one in whole))
     except (OSError, SyntaxError, ValueError) as error:
         raise RewardError(f"reward source '{path}' cannot be read: {describe_failure(error, str(file))}") from error
-
-
-def file_code(file: Path) -> list[Code]:
-    """Return `file`, followed by the files of its folder that it imports, directly or through others.
-
-    Modules of the standard library are never taken from that folder. Raises OSError, or SyntaxError or
-    UnicodeDecodeError for a file that cannot be decoded.
-    """
-    root, found, waiting = file.parent, dict[Path, Code](), [file]
-    while waiting:
-        path = waiting.pop(0)
-        if path not in found:
-            content = path.read_bytes()
-            code = Code(str(path), hashlib.sha256(content).hexdigest(), importlib.util.decode_source(content))
-            found[path] = code
-            waiting += [beside for name in _imports(code.source, path, root) for beside in _files_of(name, root)]
     return list(found.values())
 
 
-def module_code(path: str) -> list[Code]:
+def _module_code(path: str) -> list[Code]:
     """Return the module of 'package.module:function', found without importing it; an empty list if there is none.
 
     The name of the function is part of what is trusted, because modules that exist on every machine, such as those of
@@ -184,11 +185,8 @@ class TrustedFiles(importlib.abc.MetaPathFinder):
         """Return the spec of a module that is among the files, or None."""
         for file in _candidates(fullname, self._root):
             if code := self._codes.get(file):
-                spec = importlib.util.spec_from_loader(fullname, CodeLoader(code))
-                if spec is not None and spec.submodule_search_locations is not None:
-                    spec.submodule_search_locations = []  # keeps other importers from adding files
                 self._found.add(fullname)
-                return spec
+                return CodeLoader(code).spec(fullname, is_package=file.name == "__init__.py")
         folder = self._root.joinpath(*fullname.split("."))
         if any(folder in file.parents for file in self._codes):
             self._found.add(fullname)
@@ -205,23 +203,21 @@ class TrustedFiles(importlib.abc.MetaPathFinder):
                 del sys.modules[name]
 
 
-class CodeLoader(importlib.abc.ExecutionLoader):
+class CodeLoader(importlib.abc.Loader):
     """Loader that runs the source of a `Code` as the module at its path."""
 
     def __init__(self, code: Code) -> None:
         self.code = code
 
-    def get_filename(self, fullname: str) -> str:
-        """Return the path of the code."""
-        return self.code.name
+    def spec(self, name: str, *, is_package: bool = False) -> ModuleSpec:
+        """Return the spec of the module `name`, which is loaded so."""
+        spec = ModuleSpec(name, self, origin=self.code.name, is_package=is_package)
+        spec.has_location = True  # modules may ask for their `__file__`
+        return spec
 
-    def get_source(self, fullname: str) -> str:
-        """Return the source, decoded."""
-        return self.code.source
-
-    def is_package(self, fullname: str) -> bool:
-        """Return whether the file is the `__init__.py` of a package."""
-        return Path(self.code.name).name == "__init__.py"
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the code in `module`."""
+        exec(compile(self.code.source, self.code.name, "exec", dont_inherit=True), module.__dict__)  # noqa: S102
 
 
 def describe_failure(error: BaseException, file: str | None) -> str:
@@ -257,16 +253,6 @@ def _imports(source: str, path: Path, root: Path) -> Iterator[str]:
             base = ".".join([*above, *filter(None, [node.module])])
             yield base
             yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
-
-
-def _files_of(name: str, root: Path) -> list[Path]:
-    """Return the files of `root` that an import of `name` runs: those of its packages and its own."""
-    parts = name.split(".")
-    if parts[0] in sys.stdlib_module_names or not all(part.isidentifier() for part in parts):
-        return []
-    whole = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
-    found = [next(filter(Path.is_file, _candidates(one, root)), None) for one in whole]
-    return [file for file in found if file is not None]
 
 
 def _candidates(name: str, root: Path) -> tuple[Path, Path]:

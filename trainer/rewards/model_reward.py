@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import mlx.core as mx
 import numpy as np
@@ -26,7 +26,7 @@ from trainer.models.peft_adapters import SETTINGS, check_peft, is_peft
 from trainer.models.trunk import hidden_states
 from trainer.pairs.encoders import Sequenced
 from trainer.preferences.records import Text, answered, as_messages
-from trainer.reward_model.loaded import load_reward_model, reward_model_folder
+from trainer.reward_model.loaded import LoadedRewardModel, load_reward_model, reward_model_folder
 from trainer.reward_model.network import score_sequences, states_at
 from trainer.reward_model.snapshot import read_card
 from trainer.reward_types import RewardInput, SourceScores, sequence_name
@@ -34,18 +34,6 @@ from trainer.runs.checkpoint_files import checkpoints, keep_for_others
 from trainer.runs.folder import RunFolder
 
 Rewarded = TypeVar("Rewarded", Config, DPOConfig)
-
-
-class ScoringModel(Protocol):
-    """A reward model of any kind."""
-
-    def encode(self, prompt: Text, completion: Text, columns: Mapping[str, Any] = NO_COLUMNS) -> Sequenced:
-        """Encode prompt and completion as tokens. Raises DataError."""
-
-    def score(
-        self, sequences: Sequence[Sequenced], *, micro_batch_tokens: int, progress: Callable[[int, int], None]
-    ) -> list[float]:
-        """Return one score per sequence, reporting progress (done, total)."""
 
 
 class ClassifierModel:
@@ -76,7 +64,12 @@ class ClassifierModel:
         if isinstance(prompt, str) and isinstance(completion, str) and self._chat != "always":
             tokens = list(tokenizer.encode(prompt + completion))
         else:
-            tokens = list(tokenizer.encode(self._rendered(prompt, completion, columns), add_special_tokens=False))
+            if self._chat == "never":
+                raise DataError("it is a list of messages, and chat = 'never': set chat = 'auto'")
+            messages, (answer,) = as_messages(prompt, [completion])
+            options = template_options({}, columns)
+            text = rendered(answered(messages, answer), tokenizer, options, is_whole=True)[1]
+            tokens = list(tokenizer.encode(text, add_special_tokens=False))
         if not tokens:
             raise DataError("it has no tokens: remove empty prompts")
         is_cut = 0 < limit < len(tokens)
@@ -100,12 +93,8 @@ class ClassifierModel:
         weight, mean, std = self._head
         return (last.astype(mx.float32) @ weight - mean) / std
 
-    def _rendered(self, prompt: Text, completion: Text, columns: Mapping[str, Any]) -> str:
-        if self._chat == "never":
-            raise DataError("it is a list of messages, and chat = 'never': set chat = 'auto'")
-        messages, (answer,) = as_messages(prompt, [completion])
-        tokenizer, options = self._loaded.tokenizer, template_options({}, columns)
-        return rendered(answered(messages, answer), tokenizer, options, is_whole=True)[1]
+
+ScoringModel = LoadedRewardModel | ClassifierModel
 
 
 @dataclass(slots=True)
@@ -167,10 +156,21 @@ def load_model_reward(
     backbones: backbones in memory. Each model uses the one that it was trained on; if that is not among them, it is
     loaded and added. micro_batch_tokens, between_passes: as for `build_rewards`. Raises RewardError.
     """
-    models = [_loaded(path, source.chat, backbones) for path in source.paths]
-    name = f"model:{'+'.join(_name(Path(path)) for path in source.paths)}"
+    models: list[ScoringModel] = []
+    names = []
+    for path in source.paths:
+        given, folder = Path(path), Path(_place(path))
+        names.append(given.parent.parent.name if given.parent.name == "checkpoints" else given.name)  # that of the run
+        with _errors_of(path):
+            if _is_classifier(folder):
+                models.append(ClassifierModel(folder, source.chat))
+                continue
+            model = load_reward_model(folder, *backbones)
+        models.append(model)
+        if not model.shares_backbone:
+            backbones.append(model.base)
     return ModelReward(
-        name,
+        f"model:{'+'.join(names)}",
         models,
         combine=source.combine,
         micro_batch_tokens=micro_batch_tokens,
@@ -212,12 +212,17 @@ def keep_models(config: Config | DPOConfig) -> list[str]:
 
 def unfinished_models(config: Config | DPOConfig) -> list[str]:
     """Return a warning for each reward model in `config` whose training is not complete. Raises RewardError."""
-    return [
-        f"reward model '{path}' is not fully trained, so its scores are not scaled to mean 0, deviation 1: finish it "
-        "with `ppo-workbench reward-model train --resume`"
-        for path in _paths(config)
-        if not _card(path).get("finished", True)
-    ]
+    found = []
+    for path in _paths(config):
+        folder = Path(_place(path))
+        with _errors_of(path):
+            if _is_classifier(folder) or read_card(folder).get("finished", True):
+                continue
+        found.append(
+            f"reward model '{path}' is not fully trained, so its scores are not scaled to mean 0, deviation 1: finish "
+            "it with `ppo-workbench reward-model train --resume`"
+        )
+    return found
 
 
 def _paths(config: Config | DPOConfig) -> list[str]:
@@ -231,29 +236,15 @@ def _value_init(config: Config | DPOConfig) -> Path | None:
     return None
 
 
-def _loaded(path: str, chat: str, backbones: list[LoadedModel]) -> ScoringModel:
-    folder = Path(_place(path))
-    with _errors_of(path):
-        if _is_classifier(folder):
-            return ClassifierModel(folder, chat)
-        model = load_reward_model(folder, *backbones)
-    if not model.shares_backbone:
-        backbones.append(model.base)
-    return model
-
-
-def _card(path: str) -> dict[str, Any]:
-    """Read reward_model.json of the model that `path` names; empty for a sequence-classification model."""
-    folder = Path(_place(path))
-    with _errors_of(path):
-        return {} if _is_classifier(folder) else read_card(folder)
-
-
 def _place(path: str) -> str:
     """Return `path` if it is a checkpoint or a sequence classifier, or the newest checkpoint if it is a run."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        raise RewardError(f"reward source '{path}': no such folder{_offer(folder)}")
+        beside: Iterator[Path] = folder.parent.iterdir() if folder.parent.is_dir() else iter(())
+        names = sorted(one.name for one in beside if one.is_dir() and not one.name.startswith("."))
+        close = difflib.get_close_matches(folder.name, names, n=1)
+        offer = f": did you mean '{folder.parent / close[0]}'?" if close else f"; paths are relative to {Path.cwd()}"
+        raise RewardError(f"reward source '{path}': no such folder{offer}")
     if _is_classifier(folder):
         return path
     saved = checkpoints(RunFolder(folder)).paths
@@ -289,16 +280,3 @@ def classifier_config(folder: Path) -> BackboneConfig:
 
 def _is_classifier(folder: Path) -> bool:
     return (folder / "config.json").is_file() or is_peft(folder)
-
-
-def _offer(folder: Path) -> str:
-    beside: Iterator[Path] = folder.parent.iterdir() if folder.parent.is_dir() else iter(())
-    names = sorted(path.name for path in beside if path.is_dir() and not path.name.startswith("."))
-    if close := difflib.get_close_matches(folder.name, names, n=1):
-        return f": did you mean '{folder.parent / close[0]}'?"
-    return f"; paths are relative to {Path.cwd()}"
-
-
-def _name(folder: Path) -> str:
-    """Return the name of the run if `folder` is one of its checkpoints, otherwise that of the folder."""
-    return folder.parent.parent.name if folder.parent.name == "checkpoints" else folder.name

@@ -14,7 +14,7 @@ import math
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from trainer.errors import RewardError, shortened
+from trainer.plurals import counted
 from trainer.reward_types import RewardInput, SourceScores, TrainerState, sequence_name
 from trainer.rewards.code import (
     CodeLoader,
@@ -30,13 +31,11 @@ from trainer.rewards.code import (
     code_of,
     describe_failure,
     is_file,
-    module_code,
 )
 
 _numbers = itertools.count()
 _FAILURES = (Exception, SystemExit, asyncio.CancelledError)
 """Exceptions that a user's function may raise."""
-_WAY_OUT = "or None if the reward does not apply"
 
 
 class PythonReward:
@@ -65,12 +64,21 @@ class PythonReward:
         self.state = TrainerState()
         self._path = path
         self._function = load_function(path, modules, trust)
-        self._parameters = self._readable_parameters()
+        try:
+            self._parameters = list(inspect.signature(self._function).parameters.values())
+        except (TypeError, ValueError):
+            raise self._error("has no readable signature: wrap it in a function of your own") from None
+        for parameter in self._parameters:
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                raise self._error(f"takes '{parameter.name}' by position only: remove the '/' from its signature")
         self.asks_for_state = any(parameter.name == "trainer_state" for parameter in self._parameters)
-        self._file = _source_file(self._function)
+        self._file: str | None = None  # of its code, or of its class if it is an instance; None for built-in code
+        for code in (type(self._function), inspect.unwrap(self._function)):
+            with contextlib.suppress(TypeError):
+                self._file = inspect.getsourcefile(code)
         self._columns = columns
         if columns is not None:
-            self._accepted(dict.fromkeys([*columns, *_keywords([], (), self.state, _Logged())]))
+            self._accepted(dict.fromkeys([*columns, *self._keywords(_Call([]))]))
 
     def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
         """Score `batch`. Raises RewardError if the function fails or returns anything but numbers."""
@@ -78,12 +86,13 @@ class PythonReward:
 
     def begin(self, batch: Sequence[RewardInput]) -> _Call:
         """Call the function. What it raises or, if it is async, still has to do is in the result."""
-        logged = _Logged()
-        keywords = self._accepted(_keywords(batch, self._columns or (), self.state, logged))
+        call = _Call(batch)
+        keywords = self._accepted(self._keywords(call))
         try:
-            return _Call(batch, logged, _listed(self._function(**keywords), len(batch)))
+            call.returned = _listed(self._function(**keywords), len(batch))
         except _FAILURES as error:
-            return _Call(batch, logged, error)
+            call.returned = error
+        return call
 
     def scores(self, call: _Call) -> SourceScores:
         """Return the scores of a call that is done. Raises RewardError."""
@@ -95,17 +104,32 @@ class PythonReward:
             if shape := _shape(values):
                 kind += f" of shape {shape}"
             raise self._error(f"returned {kind}: must return a list of {count} scores, one per completion")
+        completions = counted(count, "completion")
         if len(values) != count:
-            raise self._error(f"returned {len(values)} scores for {count} completions: must return one each")
-        for column, found in call.logged.extra.items():
+            raise self._error(f"returned {counted(len(values), 'score')} for {completions}: must return one each")
+        for column, found in call.extra.items():
             if len(found) != count:
-                raise self._error(f"logged {len(found)} values of '{column}' for {count} completions: log one each")
-        if any(_is_list(value) for value in values):
-            scores = self._token_scores(values, batch)
-        else:
-            scores = SourceScores([None if x is None else self._number(x, i, batch) for i, x in enumerate(values)])
-        details = {name: [fmean(numbers)] * count for name, numbers in call.logged.metrics.items()}
-        return scores._replace(details=details, extra=call.logged.extra)
+                logged = counted(len(found), "value")
+                raise self._error(f"logged {logged} of '{column}' for {completions}: log one each")
+        by_token = any(_is_list(value) for value in values)
+        scores: list[float | None] = []
+        tokens: list[list[float]] = []
+        for index, (value, row) in enumerate(zip(values, batch, strict=True)):
+            sample, wanted = sequence_name(index, row.prompt), len(row.completion_ids)
+            if value is None or not by_token:
+                scores.append(None if value is None else self._number(value, sample))
+                tokens.append([0.0] * wanted)
+                continue
+            if not _is_list(value):
+                given = shortened(repr(value))
+                raise self._error(f"{sample} has {given} where others have lists: return only one kind")
+            if len(value) != wanted:
+                rewards = counted(len(value), "token reward")
+                raise self._error(f"{sample} has {rewards} for {counted(wanted, 'token')}: return one each")
+            tokens.append([self._number(reward, sample) for reward in value])
+            scores.append(sum(tokens[-1]))
+        details = {name: [fmean(numbers)] * count for name, numbers in call.metrics.items()}
+        return SourceScores(scores, tokens if by_token else None, details, call.extra)
 
     def _culprit(self, batch: Sequence[RewardInput]) -> str:
         """Find the sample that the function fails on, one call each. The run ends anyway, so time does not matter."""
@@ -116,28 +140,7 @@ class PythonReward:
                 return f" on {sequence_name(index, row.prompt)}"
         return " on the batch, but on none of its samples alone"
 
-    def _token_scores(self, values: list[Any], batch: Sequence[RewardInput]) -> SourceScores:
-        scores: list[float | None] = []
-        token_rewards: list[list[float]] = []
-        for index, (value, row) in enumerate(zip(values, batch, strict=True)):
-            wanted = len(row.completion_ids)
-            if value is None:
-                scores.append(None)
-                token_rewards.append([0.0] * wanted)
-                continue
-            sample = sequence_name(index, row.prompt)
-            if not _is_list(value):
-                raise self._error(
-                    f"{sample} has {shortened(repr(value))} where others have lists: return only one kind"
-                )
-            if len(value) != wanted:
-                raise self._error(f"{sample} has {len(value)} token rewards for {wanted} tokens: return one each")
-            rewards = [self._number(reward, index, batch) for reward in value]
-            scores.append(sum(rewards))
-            token_rewards.append(rewards)
-        return SourceScores(scores, token_rewards)
-
-    def _number(self, value: Any, index: int, batch: Sequence[RewardInput]) -> float:
+    def _number(self, value: Any, sample: str) -> float:
         try:
             if isinstance(value, str | bytes) or _shape(value):
                 raise TypeError
@@ -147,8 +150,24 @@ class PythonReward:
         else:
             problem = "" if math.isfinite(number) else f"{number}: must be finite"
         if problem:
-            raise self._error(f"{sequence_name(index, batch[index].prompt)} has score {problem}, {_WAY_OUT}")
+            raise self._error(f"{sample} has score {problem}, or None if the reward does not apply")
         return number
+
+    def _keywords(self, call: _Call) -> dict[str, Any]:
+        # Prompts and ids are copied, so that a function cannot change the data or the rollout.
+        batch = call.batch
+        names = dict.fromkeys([*(name for row in batch for name in row.columns), *(self._columns or ())])
+        return {name: [row.columns.get(name) for row in batch] for name in names} | {
+            "prompts": [copy.deepcopy(row.prompt) for row in batch],
+            "completions": [
+                row.completion if isinstance(row.prompt, str) else [{"role": "assistant", "content": row.completion}]
+                for row in batch
+            ],
+            "completion_ids": [list(row.completion_ids) for row in batch],
+            "trainer_state": self.state,
+            "log_metric": call.log_metric,
+            "log_extra": call.log_extra,
+        }
 
     def _accepted(self, keywords: dict[str, Any]) -> dict[str, Any]:
         by_name = [p for p in self._parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -161,16 +180,6 @@ class PythonReward:
         names = {parameter.name for parameter in by_name}
         return {name: values for name, values in keywords.items() if name in names}
 
-    def _readable_parameters(self) -> list[inspect.Parameter]:
-        try:
-            parameters = list(inspect.signature(self._function).parameters.values())
-        except (TypeError, ValueError):
-            raise self._error("has no readable signature: wrap it in a function of your own") from None
-        for parameter in parameters:
-            if parameter.kind is parameter.POSITIONAL_ONLY:
-                raise self._error(f"takes '{parameter.name}' by position only: remove the '/' from its signature")
-        return parameters
-
     def _error(self, message: str) -> RewardError:
         return RewardError(f"reward source '{self._path}' {message}")
 
@@ -182,27 +191,20 @@ def scored_together(rewards: Sequence[PythonReward], batch: Sequence[RewardInput
     return [reward.scores(call) for reward, call in zip(rewards, calls, strict=True)]
 
 
-class _Logged:
-    """Metrics and columns that a function logs in one call."""
+@dataclass(slots=True)
+class _Call:
+    """A call of a function: what it was for, what it has logged, and what it returned, raised or is to await."""
 
-    def __init__(self) -> None:
-        self.metrics: dict[str, list[float]] = {}
-        self.extra: dict[str, list[Any]] = {}
+    batch: Sequence[RewardInput]
+    returned: Any = None
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+    extra: dict[str, list[Any]] = field(default_factory=dict)
 
     def log_metric(self, name: str, value: float) -> None:
         self.metrics.setdefault(str(name), []).append(float(value))
 
     def log_extra(self, column: str, values: Iterable[Any]) -> None:
         self.extra.setdefault(str(column), []).extend(values)
-
-
-@dataclass(slots=True)
-class _Call:
-    """A call of a function: what it was for, what it has logged, and what it returned, raised or is to await."""
-
-    batch: Sequence[RewardInput]
-    logged: _Logged
-    returned: Any
 
 
 def _wait(calls: Sequence[_Call]) -> None:
@@ -232,24 +234,6 @@ def _loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def _keywords(
-    batch: Sequence[RewardInput], columns: Collection[str], state: TrainerState, logged: _Logged
-) -> dict[str, Any]:
-    # Prompts and ids are copied, so that a function cannot change the data or the rollout.
-    names = dict.fromkeys([*(name for row in batch for name in row.columns), *columns])
-    return {name: [row.columns.get(name) for row in batch] for name in names} | {
-        "prompts": [copy.deepcopy(row.prompt) for row in batch],
-        "completions": [
-            row.completion if isinstance(row.prompt, str) else [{"role": "assistant", "content": row.completion}]
-            for row in batch
-        ],
-        "completion_ids": [list(row.completion_ids) for row in batch],
-        "trainer_state": state,
-        "log_metric": logged.log_metric,
-        "log_extra": logged.log_extra,
-    }
-
-
 def _listed(returned: Any, count: int) -> Any:
     """Return as a list what a function returned for `count` sequences, if it can be one."""
     match _shape(returned):
@@ -272,16 +256,6 @@ def _shape(value: Any) -> tuple[int, ...] | None:
     return tuple(shape) if isinstance(shape, tuple) else None
 
 
-def _source_file(function: Callable[..., Any]) -> str | None:
-    """Return the file of the function's code, or of its class if it is an instance; None for built-in code."""
-    for code in (inspect.unwrap(function), type(function)):
-        try:
-            return inspect.getsourcefile(code)
-        except TypeError:  # not Python code
-            continue
-    return None
-
-
 def load_function(path: str, modules: dict[str, ModuleType], trust: Trust) -> Callable[..., Any]:
     """Load the function that `path` names; a file is relative to the working directory.
 
@@ -291,9 +265,24 @@ def load_function(path: str, modules: dict[str, ModuleType], trust: Trust) -> Ca
     Raises RewardError if a file, module or function is missing, fails on import, or is an async generator.
     """
     place, _, name = path.rpartition(":")
-    module = _from_file(path, place, modules, trust) if is_file(place) else _from_import(path, place, trust)
+    if is_file(place):
+        module = _from_file(path, place, modules, trust)
+    else:
+        trust(code_of(path))
+        try:
+            module = importlib.import_module(place)
+        except (Exception, SystemExit) as error:
+            if isinstance(error, ModuleNotFoundError) and f"{place}.".startswith(f"{error.name}."):
+                raise RewardError(
+                    f"reward source '{path}': no module '{error.name}': install it, or name a file, "
+                    f"'{place.replace('.', '/')}.py:{name}'"
+                ) from None
+            raise RewardError(f"reward source '{path}' fails to load: {describe_failure(error, None)}") from error
     if not hasattr(module, name):
-        raise RewardError(f"reward source '{path}': {place} has no function '{name}'{_offer(module, name)}")
+        functions = [key for key, value in vars(module).items() if inspect.isfunction(value) and key[0] != "_"]
+        close = difflib.get_close_matches(name, functions, n=1)
+        offer = f"did you mean '{close[0]}'?" if close else f"it has {', '.join(functions) or 'no functions'}"
+        raise RewardError(f"reward source '{path}': {place} has no function '{name}': {offer}")
     function = getattr(module, name)
     if not callable(function):
         raise RewardError(f"reward source '{path}': {name} is {type(function).__name__}, must be a function")
@@ -310,16 +299,14 @@ def _from_file(path: str, place: str, modules: dict[str, ModuleType], trust: Tru
     trust(codes)
     # A unique name: a user's random.py must not replace another module.
     name = f"_reward_file_{next(_numbers)}_{file.stem}"
-    spec = importlib.util.spec_from_loader(name, CodeLoader(codes[0]), is_package=False)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    loader = CodeLoader(codes[0])
+    module = importlib.util.module_from_spec(loader.spec(name))
     sys.modules[name] = module  # dataclasses and pickle look up their module there
     beside = TrustedFiles(file.parent, codes[1:])
     beside.forget_others()
     sys.meta_path.insert(0, beside)
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise RewardError(f"reward source '{path}' fails to load: {describe_failure(error, str(file))}") from error
@@ -333,23 +320,3 @@ def _from_file(path: str, place: str, modules: dict[str, ModuleType], trust: Tru
             sys.meta_path.insert(next(earlier, len(sys.meta_path)), beside)
     modules[str(file)] = module
     return module
-
-
-def _from_import(path: str, place: str, trust: Trust) -> ModuleType:
-    trust(module_code(path))
-    try:
-        return importlib.import_module(place)
-    except (Exception, SystemExit) as error:
-        if isinstance(error, ModuleNotFoundError) and f"{place}.".startswith(f"{error.name}."):
-            file = f"{place.replace('.', '/')}.py:{path.rpartition(':')[2]}"
-            raise RewardError(
-                f"reward source '{path}': no module '{error.name}': install it, or name a file, '{file}'"
-            ) from None
-        raise RewardError(f"reward source '{path}' fails to load: {describe_failure(error, None)}") from error
-
-
-def _offer(module: ModuleType, name: str) -> str:
-    functions = [key for key, value in vars(module).items() if inspect.isfunction(value) and key[0] != "_"]
-    if close := difflib.get_close_matches(name, functions, n=1):
-        return f": did you mean '{close[0]}'?"
-    return f": it has {', '.join(functions)}" if functions else ": it has no functions"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -149,9 +149,14 @@ class Rewards:
         missing_stop_penalty: float = 0.0,
         overlong: Overlong | None = None,
     ) -> None:
-        names = _unique([weighted.source.name for weighted in sources])
+        names: list[str] = []
+        for weighted in sources:
+            name, count = weighted.source.name, sum(one.partition("#")[0] == weighted.source.name for one in names)
+            names.append(f"{name}#{count + 1}" if count else name)
         self._sources = dict(zip(names, sources, strict=True))
-        self._clip = clip
+        found = (one.source.source if isinstance(one.source, OnFirstRank) else one.source for one in sources)
+        self._functions = [source for source in found if isinstance(source, PythonReward)]
+        self._bound = clip or math.inf
         self._normalize = normalize
         self._penalty = missing_stop_penalty
         self._overlong = overlong or Overlong()
@@ -159,22 +164,19 @@ class Rewards:
 
     def use_micro_batches(self, tokens: int) -> None:
         """Have reward models read at most `tokens` tokens in one pass, padding included, from the next batch on."""
-        for model in self._models:
-            model.micro_batch_tokens = tokens
+        for weighted in self._sources.values():
+            if isinstance(weighted.source, ModelScorer):
+                weighted.source.micro_batch_tokens = tokens
 
     def use_state(self, state: TrainerState) -> None:
         """Pass `state` to the functions that ask for `trainer_state`, from the next batch on."""
-        for function in self._functions():
+        for function in self._functions:
             function.state = state
 
     @property
     def asks_for_state(self) -> bool:
         """Return whether a function on this rank names `trainer_state`, so that its scores may change."""
-        return any(function.asks_for_state for function in self._functions())
-
-    @property
-    def _models(self) -> list[ModelScorer]:
-        return [weighted.source for weighted in self._sources.values() if isinstance(weighted.source, ModelScorer)]
+        return any(function.asks_for_state for function in self._functions)
 
     def __call__(self, batch: Sequence[RewardInput], *, update_statistics: bool = True) -> RewardResult:
         """Score `batch`, B sequences.
@@ -186,20 +188,19 @@ class Rewards:
         """
         if not batch:
             return RewardResult([], None, {name: [] for name in self._sources})
-        raw = self._raw(batch)
-        scores, tokens = self._sums(raw, batch)
-        _check_range(scores, tokens, batch)
+        raw, scores, tokens = self._sums(batch, with_tokens=True)
         applies = [any(result.scores[row] is not None for result in raw.values()) for row in range(len(batch))]
-        scores = np.where(applies, scores, math.nan)
-        scores = self._clipped(self._normalized(scores, update_statistics))
-        scores = scores - self.penalties(
-            np.array([row.truncated for row in batch]), np.array([len(row.completion_ids) for row in batch])
-        )
+        scores = self._scaled(np.where(applies, scores, math.nan), update=update_statistics)
+        truncated, lengths = zip(*((row.truncated, len(row.completion_ids)) for row in batch), strict=True)
         by_token = any(result.token_rewards is not None for result in raw.values())
+        parts: dict[str, list[float]] = {}
+        for name, result in raw.items():
+            parts[name] = [math.nan if score is None else score for score in result.scores]
+            parts |= {f"{name}.{detail}": values for detail, values in result.details.items()}
         return RewardResult(
-            scores.tolist(),
-            [self._clipped(rewards).tolist() for rewards in tokens] if by_token else None,
-            _parts(raw),
+            (scores - self.penalties(np.array(truncated), np.array(lengths))).tolist(),
+            [np.clip(rewards, -self._bound, self._bound).tolist() for rewards in tokens] if by_token else None,
+            parts,
             {column: values for result in raw.values() for column, values in result.extra.items()},
         )
 
@@ -215,10 +216,8 @@ class Rewards:
         """
         if not batch:
             return []
-        raw = self._raw(batch)
-        scores, _ = self._sums({name: found for name, found in raw.items() if found.token_rewards is None}, batch)
-        _check_range(scores, [np.zeros(0)] * len(batch), batch)
-        found: list[float] = self._clipped(self._normalized(scores, update=False)).tolist()
+        _, scores, _ = self._sums(batch, with_tokens=False)
+        found: list[float] = self._scaled(scores, update=False).tolist()
         return found
 
     def state(self) -> dict[str, Any]:
@@ -234,65 +233,44 @@ class Rewards:
                 f"reward statistics {state!r}: must be the numbers count, mean, m2; use another checkpoint"
             ) from None
 
-    def _functions(self) -> Iterator[PythonReward]:
-        for weighted in self._sources.values():
-            source = weighted.source.source if isinstance(weighted.source, OnFirstRank) else weighted.source
-            if isinstance(source, PythonReward):
-                yield source
+    def _sums(
+        self, batch: Sequence[RewardInput], *, with_tokens: bool
+    ) -> tuple[dict[str, SourceScores], Floats, list[Floats]]:
+        """Return what each source gives, the weighted sums [B], and those of each token, if they are to be counted.
 
-    def _raw(self, batch: Sequence[RewardInput]) -> dict[str, SourceScores]:
+        Raises RewardError, also where one does not fit float32.
+        """
         sources = {name: weighted.source for name, weighted in self._sources.items()}
-        functions = [source for source in sources.values() if isinstance(source, PythonReward)]
-        found = iter(scored_together(functions, batch))
-        return {
+        called = [source for source in sources.values() if isinstance(source, PythonReward)]
+        found = iter(scored_together(called, batch))
+        raw = {
             name: next(found) if isinstance(source, PythonReward) else source(batch) for name, source in sources.items()
         }
-
-    def _sums(self, raw: Mapping[str, SourceScores], batch: Sequence[RewardInput]) -> tuple[Floats, list[Floats]]:
         scores = np.zeros(len(batch))
         tokens = [np.zeros(len(row.completion_ids)) for row in batch]
-        with np.errstate(over="ignore", invalid="ignore"):  # _check_range names the sequence
+        with np.errstate(over="ignore", invalid="ignore"):  # the check below names the sequence
             for name, result in raw.items():
                 weight = self._sources[name].weight
                 if result.token_rewards is None:
                     scores += weight * np.array([score or 0.0 for score in result.scores])
                     continue
-                for index, rewards in enumerate(result.token_rewards):
+                for index, rewards in enumerate(result.token_rewards if with_tokens else ()):
                     tokens[index] += weight * np.array(rewards)
-        return scores, tokens
+        for index, row in enumerate(batch):
+            largest = float(np.abs(np.append(tokens[index], scores[index])).max())
+            if not largest <= _LARGEST:  # NaN too
+                raise RewardError(
+                    f"{sequence_name(index, row.prompt)} has a weighted reward of size {largest:.3g}: must be at "
+                    f"most {_LARGEST:.3g}, float32's largest; lower the weights or bound the scores"
+                )
+        return raw, scores, tokens
 
-    def _normalized(self, scores: Floats, update: bool) -> Floats:
-        if self._normalize == "off":
-            return scores
-        moments = RunningMoments() if self._normalize == "batch" else self._moments
-        known = scores[~np.isnan(scores)]
-        if known.size and (update or self._normalize == "batch"):
-            moments.update(known)
-        return moments.normalize(scores)
-
-    def _clipped(self, values: Floats) -> Floats:
-        return np.clip(values, -self._clip, self._clip) if self._clip > 0 else values
-
-
-def _unique(names: list[str]) -> list[str]:
-    """Make names unique: the second 'regex' becomes 'regex#2'."""
-    counts = [names[: position + 1].count(name) for position, name in enumerate(names)]
-    return [name if count == 1 else f"{name}#{count}" for name, count in zip(names, counts, strict=True)]
-
-
-def _parts(raw: Mapping[str, SourceScores]) -> dict[str, list[float]]:
-    parts: dict[str, list[float]] = {}
-    for name, result in raw.items():
-        parts[name] = [math.nan if score is None else score for score in result.scores]
-        parts |= {f"{name}.{detail}": values for detail, values in result.details.items()}
-    return parts
-
-
-def _check_range(scores: Floats, tokens: Sequence[Floats], batch: Sequence[RewardInput]) -> None:
-    for index, row in enumerate(batch):
-        largest = float(np.abs(np.append(tokens[index], scores[index])).max())
-        if not largest <= _LARGEST:  # NaN too
-            raise RewardError(
-                f"{sequence_name(index, row.prompt)} has a weighted reward of size {largest:.3g}: must be at "
-                f"most {_LARGEST:.3g}, float32's largest; lower the weights or bound the scores"
-            )
+    def _scaled(self, scores: Floats, *, update: bool) -> Floats:
+        """Return `scores` after steps 2 and 3."""
+        if self._normalize != "off":
+            moments = RunningMoments() if self._normalize == "batch" else self._moments
+            known = scores[~np.isnan(scores)]
+            if known.size and (update or self._normalize == "batch"):
+                moments.update(known)
+            scores = moments.normalize(scores)
+        return np.clip(scores, -self._bound, self._bound)

@@ -96,7 +96,7 @@ def logprobs_and_entropy(logits: mx.array, tokens: mx.array) -> tuple[mx.array, 
     """
     top, shifted, exponentials = _shifted_exp(mx.stop_gradient(logits))
     total = _row_sums(exponentials)
-    chosen = _chosen(logits, tokens, top)
+    chosen = (mx.take_along_axis(logits, tokens[..., None], axis=-1) - top).squeeze(-1)
     weighted = _row_sums(exponentials * shifted)
     return chosen - mx.log(total), mx.log(total) - weighted / total
 
@@ -116,6 +116,7 @@ def exponentials(x: mx.array) -> mx.array:
     return mx.where(x > -80.0, _exp(mx.maximum(x, -87.0), halvings=6), 0.0)
 
 
+@_compiled
 def precise_exponentials(x: mx.array) -> mx.array:
     """Compute exp(x), elementwise, for x <= 0, with a relative error of 1e-7; 2e-38 below -87. Not differentiable.
 
@@ -124,27 +125,21 @@ def precise_exponentials(x: mx.array) -> mx.array:
     The exponential of the remainder f is the polynomial of Cephes' expf; 2^n is made of its bits. Unlike `_exp`, it
     does not enlarge a rounding of x, and takes a third longer. float32.
     """
-    mantissa, bits = _parts_of_exp(x)
-    return mantissa * bits.view(mx.float32)
-
-
-@_compiled
-def _parts_of_exp(x: mx.array) -> tuple[mx.array, mx.array]:
-    """Return exp(f) and the bits of 2^n of `precise_exponentials`."""
     x = mx.maximum(x, -87.0)
     n = (x * _LOG2_E + _ROUNDING) - _ROUNDING
     f = (x - n * _LN2_HIGH) - n * _LN2_LOW
     power = mx.array(0.0)
     for coefficient in _EXP_POLYNOMIAL:
         power = power * f + coefficient
-    return power * f * f + f + 1.0, (n + 127.0).astype(mx.int32) * 2**23
+    bits = (n + 127.0).astype(mx.int32) * 2**23
+    return (power * f * f + f + 1.0) * bits.view(mx.float32)
 
 
 @mx.custom_function
 def _log_softmax_at(logits: mx.array, tokens: mx.array) -> tuple[mx.array, mx.array, mx.array]:
     top, _, exponentials = _shifted_exp(logits)
     total = _row_sums(exponentials)
-    chosen = _chosen(logits, tokens, top)
+    chosen = (mx.take_along_axis(logits, tokens[..., None], axis=-1) - top).squeeze(-1)
     return chosen - mx.log(total), exponentials, total  # the last two are for the gradient, to compute them only once
 
 
@@ -193,10 +188,6 @@ def _row_sums(x: mx.array) -> mx.array:
     whole = x.shape[-1] // _BLOCK * _BLOCK
     blocks = x[..., :whole].reshape(*x.shape[:-1], -1, _BLOCK) @ mx.ones((_BLOCK,))
     return blocks.sum(axis=-1) + x[..., whole:].sum(axis=-1)
-
-
-def _chosen(logits: mx.array, tokens: mx.array, top: mx.array) -> mx.array:
-    return (mx.take_along_axis(logits, tokens[..., None], axis=-1) - top).squeeze(-1)
 
 
 def _shifted_exp(logits: mx.array) -> tuple[mx.array, mx.array, mx.array]:

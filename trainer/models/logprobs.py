@@ -6,7 +6,7 @@ training. A vocabulary of 150,000 words takes 600 KB a position, and the gradien
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -67,14 +67,15 @@ def likeliest_tokens(logits: mx.array, count: int) -> mx.array:
     count, width = min(count, vocabulary), min(_BLOCK, vocabulary)
     whole = vocabulary // width * width
     blocks = logits[..., :whole].reshape(*logits.shape[:-1], -1, width)
-    best = _largest(blocks.max(axis=-1), count)[..., None]  # [..., blocks, 1]
+    tops = -blocks.max(axis=-1)  # of which the largest are found, in any order
+    best = mx.argpartition(tops, min(count, tops.shape[-1]) - 1, axis=-1)[..., :count, None]  # [..., blocks, 1]
     tokens = mx.flatten(best * width + mx.arange(width, dtype=best.dtype), -2)
     found = mx.flatten(mx.take_along_axis(blocks, best, axis=-2), -2)
     if rest := vocabulary - whole:
         found = mx.concatenate([found, logits[..., whole:]], axis=-1)
         tail = mx.broadcast_to(mx.arange(whole, vocabulary, dtype=tokens.dtype), (*tokens.shape[:-1], rest))
         tokens = mx.concatenate([tokens, tail], axis=-1)
-    places = _largest(found, count)
+    places = mx.argpartition(-found, count - 1, axis=-1)[..., :count]
     order = mx.argsort(-mx.take_along_axis(found, places, axis=-1), axis=-1)
     return mx.take_along_axis(tokens, mx.take_along_axis(places, order, axis=-1), axis=-1).astype(mx.int32)
 
@@ -100,11 +101,6 @@ def exponentials(x: mx.array) -> mx.array:
     The relative error is at most 1e-5 down to exp(-10), the absolute error below that at most 1e-9.
     """
     return cpu.exponentials(x) if _on_cpu() else mx.exp(x)
-
-
-def _largest(x: mx.array, count: int) -> mx.array:
-    """Return the indices of the `count` largest in the last axis, in any order; at most all of them."""
-    return mx.argpartition(-x, min(count, x.shape[-1]) - 1, axis=-1)[..., :count]
 
 
 def _scaled(logits: mx.array, temperature: float) -> mx.array:
@@ -146,12 +142,46 @@ class Forward(NamedTuple):
             return tuple(mx.zeros((*mask.shape, *x.shape[1:]), dtype=x.dtype) for x in shapes)
         real, *chosen = (x.reshape(-1, *x.shape[2:])[places] for x in (states, *columns.values()))
         size = CHUNK if _on_cpu() else 2 * CHUNK
-        run = _with_gradient if gradient else _evaluated
-        results = []
-        for x in run(of_chunk, real, dict(zip(columns, chosen, strict=True)), size):
-            flat = mx.zeros((mask.size, *x.shape[1:]), dtype=x.dtype).at[places].add(x)
-            results.append(flat.reshape(*mask.shape, *x.shape[1:]))
-        return tuple(results)
+
+        def summed(states: mx.array, columns: Columns) -> tuple[mx.array, tuple[mx.array, ...]]:
+            results = of_chunk(states, columns)
+            return results[0].sum(), results
+
+        # A result depends on the state of its own position alone, so the gradient of the sum of a chunk's results holds
+        # that of each.
+        of_sum: Any = mx.value_and_grad(summed)
+
+        def run(states: mx.array) -> tuple[mx.array, ...]:
+            parts: list[tuple[mx.array, ...]] = []
+            for start in range(0, places.size, size):
+                here = slice(start, start + size)
+                part, others = states[here], {name: x[here] for name, x in zip(columns, chosen, strict=True)}
+                if not gradient:
+                    parts.append(of_chunk(part, others))
+                    mx.eval(parts[-1])  # frees the logits of this chunk
+                    continue
+                # In a gradient, evaluated arrays keep their graphs, logits and all. So nothing is evaluated here: each
+                # chunk waits for the one before.
+                part = mx.stop_gradient(part)
+                (_, results), slope = of_sum(mx.depends([part], list(parts[-1]))[0] if parts else part, others)
+                parts.append((*results, slope))
+            return tuple(mx.concatenate(list(column)) for column in zip(*parts, strict=True))
+
+        if gradient:
+            found = mx.custom_function(run)
+
+            @found.vjp
+            def by_state(primals: Any, cotangents: Any, outputs: Any) -> Any:
+                slope = outputs[-1]
+                return (slope.astype(mx.float32) * cotangents[0][:, None]).astype(slope.dtype)
+
+            results = found(real)[:-1]  # type: ignore[index]
+        else:
+            results = run(real)
+        return tuple(
+            mx.zeros((mask.size, *x.shape[1:]), dtype=x.dtype).at[places].add(x).reshape(*mask.shape, *x.shape[1:])
+            for x in results
+        )
 
     def logprobs(
         self, tokens: mx.array, mask: mx.array, temperature: float = 1.0, *, gradient: bool = False
@@ -162,54 +192,3 @@ class Forward(NamedTuple):
             return (token_logprobs(logits, tokens, temperature),)
 
         return self.at_positions(mask, compute, {"tokens": tokens}, gradient=gradient)[0]
-
-
-def _evaluated(of_chunk: Compute, states: mx.array, columns: Columns, size: int) -> tuple[mx.array, ...]:
-    """Evaluate chunk after chunk. Returns [N, ...] arrays."""
-    parts = []
-    for part, others in _chunks(states, columns, size):
-        parts.append(of_chunk(part, others))
-        mx.eval(parts[-1])  # frees the logits of this chunk
-    return _joined(parts)
-
-
-def _with_gradient(of_chunk: Compute, states: mx.array, columns: Columns, size: int) -> tuple[mx.array, ...]:
-    """Return lazy [N, ...] arrays, the first with its gradient by `states` [N, D].
-
-    A result depends on the state of its own position alone, so the gradient of the sum of a chunk's results holds that
-    of each. In a gradient, evaluated arrays keep their graphs, logits and all. So nothing is evaluated here: each chunk
-    waits for the one before.
-    """
-
-    def summed(states: mx.array, columns: Columns) -> tuple[mx.array, tuple[mx.array, ...]]:
-        results = of_chunk(states, columns)
-        return results[0].sum(), results
-
-    of_sum: Any = mx.value_and_grad(summed)
-
-    @mx.custom_function
-    def run(states: mx.array) -> tuple[mx.array, ...]:
-        parts: list[tuple[mx.array, ...]] = []
-        for part, others in _chunks(mx.stop_gradient(states), columns, size):
-            after = mx.depends([part], list(parts[-1]))[0] if parts else part
-            (_, results), gradient = of_sum(after, others)
-            parts.append((*results, gradient))
-        return _joined(parts)
-
-    @run.vjp
-    def by_state(primals: Any, cotangents: Any, outputs: Any) -> Any:
-        gradient = outputs[-1]
-        return (gradient.astype(mx.float32) * cotangents[0][:, None]).astype(gradient.dtype)
-
-    found: tuple[mx.array, ...] = run(states)  # type: ignore[assignment]
-    return found[:-1]
-
-
-def _chunks(states: mx.array, columns: Columns, size: int) -> Iterator[tuple[mx.array, Columns]]:
-    for start in range(0, states.shape[0], size):
-        here = slice(start, start + size)
-        yield states[here], {name: x[here] for name, x in columns.items()}
-
-
-def _joined(parts: list[tuple[mx.array, ...]]) -> tuple[mx.array, ...]:
-    return tuple(mx.concatenate(list(column)) for column in zip(*parts, strict=True))

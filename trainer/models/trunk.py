@@ -74,7 +74,8 @@ def check_family(backbone: nn.Module) -> None:
 
 def vocabulary_size(backbone: nn.Module) -> int:
     """Return the number of token ids that the model knows, from 0 on."""
-    model = _text_model(backbone)
+    # A multimodal wrapper has a text model.
+    model = backbone.language_model if "language_model" in backbone else backbone
     if size := getattr(getattr(model, "args", None), "vocab_size", 0):
         return int(size)
     embeddings = (nn.Embedding, nn.QuantizedEmbedding)
@@ -94,17 +95,12 @@ def logits_of(backbone: nn.Module, states: mx.array) -> mx.array:
     return _passed(backbone, mx.zeros(states.shape[:2], dtype=mx.int32), states)[1]
 
 
-def _text_model(backbone: nn.Module) -> nn.Module:
-    """Return the text model of a backbone: itself, or the `language_model` of a multimodal wrapper."""
-    return backbone.language_model if "language_model" in backbone else backbone
-
-
 def _passed(backbone: nn.Module, tokens: mx.array, states: mx.array | None = None) -> tuple[mx.array, mx.array]:
     """Return the trunk's output for `tokens`, or `states` in its place, and the logits of the model's head.
 
     Raises AttributeError if no trunk is known.
     """
-    model = _text_model(backbone)
+    model = backbone.language_model if "language_model" in backbone else backbone
     name = next((name for name in _NAMES if isinstance(model.get(name), nn.Module)), _NAMES[0])
     trunk = getattr(model, name)
     substitute = _StandIn(trunk, states)

@@ -6,7 +6,6 @@ import gzip
 import json
 import subprocess
 import sys
-from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -125,50 +124,50 @@ def test_every_file_format_gives_the_same_rows(tmp_path: Path, suffix: str) -> N
     ]
 
 
-def test_tsv_is_csv_with_tabs(tmp_path: Path) -> None:
-    path = tmp_path / "prompts.tsv"
-    path.write_text("prompt\tmood\none, two\twarm\n")
-    [row] = load_prompts(DataConfig(prompts=str(path)))
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.tsv", "prompt\tmood\none, two\twarm\n"),
+        ("a.csv", "\ufeffprompt;mood\r\none, two;warm\r\n"),
+        ("a.csv", "prompt\tmood\none, two\twarm\n"),
+        ("a.csv", 'prompt,mood\r"one, two",warm\r'),
+        ("a.csv", "sep=|\r\nprompt|mood\r\none, two|warm\r\n"),
+        ("a.csv", '\n"prompt;long",prompt,mood,,\n\n,,,,\nx,"one, two",warm,,\n,,\n'),
+        ("a.csv", "prompt; mood;\none, two;warm;\n"),
+        ("a.csv", 'prompt,mood,"a;b;c;d"\n"one, two",warm,x\n'),
+        ("a.csv", 'prompt;mood;"a,b,c,d"\none, two;warm;x\n'),
+    ],
+)
+def test_csv_is_read_as_spreadsheets_write_it(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_bytes(content.encode())
+    [row] = load_prompts(DataConfig(prompts=str(tmp_path / name)))
     assert (row.prompt, row.columns["mood"]) == ("one, two", "warm")
+
+
+MESSAGES = [{"role": "assistant", "content": "hello"}, {"role": "critic", "content": ""}]
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("name", "content", "settings", "prompts"),
     [
-        "\ufeffprompt;mood\r\none, two;warm\r\n",
-        "prompt\tmood\none, two\twarm\n",
-        'prompt,mood\r"one, two",warm\r',
-        "sep=|\r\nprompt|mood\r\none, two|warm\r\n",
-        '\n"prompt;long",prompt,mood,,\n\n,,,,\nx,"one, two",warm,,\n,,\n',
-        "prompt; mood;\none, two;warm;\n",
-        'prompt,mood,"a;b;c;d"\n"one, two",warm,x\n',
-        'prompt;mood;"a,b,c,d"\none, two;warm;x\n',
+        ("book.csv", f'prompt\n"{"a " * 500_000}"\n', {}, ["a " * 500_000]),
+        ("lines.txt", "one \r\n\r\n  \r\n two\u2028three", {}, ["one ", " two\u2028three"]),
+        ("end.jsonl", '{"prompt": "one"}\n{"prompt": "two"}\nnot JSON\n', {"limit": 2}, ["one", "two"]),  # not read
+        ("roles.jsonl", json.dumps({"chat": MESSAGES}), {"column": "chat"}, [MESSAGES]),
     ],
 )
-def test_csv_is_read_as_spreadsheets_write_it(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "prompts.csv"
-    path.write_bytes(content.encode())
-    [row] = load_prompts(DataConfig(prompts=str(path)))
-    assert (row.prompt, row.columns["mood"]) == ("one, two", "warm")
+def test_prompts_are_read_as_they_are(
+    tmp_path: Path, name: str, content: str, settings: dict[str, Any], prompts: list[Any]
+) -> None:
+    (tmp_path / name).write_bytes(content.encode())
+    found = loaded(prompts=str(tmp_path / name), **settings)
+    assert found == [(index, prompt, {}) for index, prompt in enumerate(prompts)]
 
 
 def test_two_columns_of_one_name_are_refused_in_parquet_too(tmp_path: Path) -> None:
     path = tmp_path / "prompts.parquet"
     pyarrow.parquet.write_table(pyarrow.table([["one"], ["two"]], names=["prompt", "prompt"]), path)
-    with pytest.raises(DataError, match="the column 'prompt' twice"):
-        load_prompts(DataConfig(prompts=str(path)))
-
-
-def test_a_cell_of_csv_may_hold_a_book(tmp_path: Path) -> None:
-    path = tmp_path / "prompts.csv"
-    path.write_text(f'prompt\n"{"a " * 500_000}"\n')
-    assert [len(row.prompt) for row in load_prompts(DataConfig(prompts=str(path)))] == [1_000_000]
-
-
-def test_plain_text_has_a_prompt_a_line_and_skips_blank_lines(tmp_path: Path) -> None:
-    path = tmp_path / "prompts.txt"
-    path.write_bytes("one \r\n\r\n  \r\n two\u2028three".encode())
-    assert loaded(prompts=str(path)) == [(0, "one ", {}), (1, " two\u2028three", {})]
+    assert "the column 'prompt' twice" in data_error(DataConfig(prompts=str(path)))
 
 
 def test_the_shipped_set_is_found_by_its_name() -> None:
@@ -176,19 +175,6 @@ def test_the_shipped_set_is_found_by_its_name() -> None:
     prompts = load_prompts(DataConfig(prompts="story-openings", limit=5))
     assert [prompt.index for prompt in prompts] == [0, 1, 2, 3, 4]
     assert set(prompts[0].columns) == {"setting", "mood"}
-
-
-def test_rows_after_the_limit_are_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "prompts.jsonl"
-    path.write_text('{"prompt": "one"}\n{"prompt": "two"}\nnot JSON\n')
-    assert [row.prompt for row in load_prompts(DataConfig(prompts=str(path), limit=2))] == ["one", "two"]
-
-
-def test_messages_are_read_in_any_order_of_roles(tmp_path: Path) -> None:
-    messages = [{"role": "assistant", "content": "hello"}, {"role": "critic", "content": ""}]
-    path = tmp_path / "prompts.jsonl"
-    path.write_text(json.dumps({"chat": messages}))
-    assert loaded(prompts=str(path), column="chat") == [(0, messages, {})]
 
 
 BROKEN = {
@@ -258,13 +244,10 @@ def test_a_broken_row_can_be_skipped_and_the_rows_after_it_are_read(
 
 
 @pytest.mark.parametrize("name", ["gone.jsonl", "folder/gone.txt", "/a/b/gone", "a//b", "~nobody-here/x"])
-def test_a_missing_file_is_named(name: str) -> None:
+def test_a_missing_file_is_named_and_a_mistyped_set_guessed(name: str) -> None:
     config = DataConfig().model_copy(update={"prompts": name})  # the schema refuses the home folder of an unknown user
     assert f"data.prompts = '{name}'" in data_error(config)
-
-
-def test_a_mistyped_set_is_guessed_without_asking_the_hub() -> None:
-    assert data_error(DataConfig(prompts="story-opening")).endswith("did you mean 'story-openings'?")
+    assert data_error(DataConfig(prompts="story-opening")).endswith("did you mean 'story-openings'?"), "asks no hub"
 
 
 def test_a_saved_dataset_is_read_by_split_and_an_unreachable_name_says_why(tmp_path: Path) -> None:
@@ -297,41 +280,32 @@ def test_reading_prompts_loads_neither_mlx_nor_datasets() -> None:
 # Encoding
 
 
-@pytest.mark.parametrize("wrap", [lambda tokenizer: tokenizer, TokenizerWrapper], ids=["transformers", "mlx-lm"])
-def test_plain_text_is_left_as_it_is_and_gets_the_begin_token(wrap: Any) -> None:
-    assert encoded("a b", wrap(word_tokenizer())) == (0, "a b", "a b", [BOS, *ids("a b")], {"number": 0})
+either = pytest.mark.parametrize("wrap", [lambda one: one, TokenizerWrapper], ids=["transformers", "mlx-lm"])
+CHAT, OWN = "<bos> <|user|> a <end> <|assistant|>", [{"role": "system", "content": "b"}, *USER_A]
+WITH_SYSTEM = "<bos> <|system|> {} <end> <|user|> a <end> <|assistant|>"
 
 
-@pytest.mark.parametrize("wrap", [lambda tokenizer: tokenizer, TokenizerWrapper], ids=["transformers", "mlx-lm"])
-def test_messages_go_through_the_template_with_one_begin_token(wrap: Any) -> None:
-    prompt = encoded(USER_A, wrap(word_tokenizer()))
-    assert prompt.text == "<bos> <|user|> a <end> <|assistant|>"
-    assert prompt.tokens == ids(prompt.text)
-    assert prompt.prompt == USER_A
-
-
-def test_a_begin_token_that_the_text_already_has_is_not_doubled() -> None:
-    assert encoded("<bos> a").tokens == ids("<bos> a")
-
-
-def test_an_end_token_is_not_put_after_a_prompt_unless_the_text_has_it() -> None:
-    tokenizer = word_tokenizer("<bos> $A <eos>")
-    assert encoded("a b", tokenizer).tokens == ids("<bos> a b")
-    assert encoded("a <eos>", word_tokenizer()).tokens == ids("<bos> a <eos>")
-
-
-def test_strings_become_user_messages_where_chat_is_always() -> None:
-    assert encoded("a", chat="always").text == encoded(USER_A).text
-    assert encoded("a", chat="always").prompt == "a"
-
-
-def test_the_system_message_is_added_only_where_there_is_none() -> None:
-    assert encoded(USER_A, system="s").text.startswith("<bos> <|system|> s <end> <|user|> a")
-    own = [{"role": "system", "content": "b"}, *USER_A]
-    assert encoded(own, system="s").text == encoded(own).text
-    assert encoded("a", system="s").text == "a"
-    assert own[0]["content"] == "b"
-    assert len(USER_A) == 1
+@either
+@pytest.mark.parametrize(
+    ("prompt", "settings", "special", "text", "tokens"),
+    [
+        ("a b", {}, "<bos> $A", "a b", "<bos> a b"),
+        ("a", {"system": "s"}, "<bos> $A", "a", "<bos> a"),
+        ("<bos> a", {}, "<bos> $A", "<bos> a", "<bos> a"),  # not doubled
+        ("a b", {}, "<bos> $A <eos>", "a b", "<bos> a b"),  # the model goes on
+        ("a <eos>", {}, "<bos> $A", "a <eos>", "<bos> a <eos>"),
+        (USER_A, {}, "<bos> $A", CHAT, CHAT),
+        ("a", {"chat": "always"}, "<bos> $A", CHAT, CHAT),
+        (USER_A, {"system": "s"}, "<bos> $A", WITH_SYSTEM.format("s"), WITH_SYSTEM.format("s")),
+        (OWN, {"system": "s"}, "<bos> $A", WITH_SYSTEM.format("b"), WITH_SYSTEM.format("b")),
+    ],
+)
+def test_plain_text_stays_with_a_begin_token_and_messages_go_through_the_template(
+    wrap: Any, prompt: Any, settings: dict[str, Any], special: str, text: str, tokens: str
+) -> None:
+    before = json.dumps(prompt)
+    assert encoded(prompt, wrap(word_tokenizer(special)), **settings) == (0, prompt, text, ids(tokens), {"number": 0})
+    assert json.dumps(prompt) == before
 
 
 def test_messages_without_a_template_are_refused() -> None:
@@ -362,7 +336,7 @@ def written(path: Path, *prompts: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("wrap", [lambda tokenizer: tokenizer, TokenizerWrapper], ids=["transformers", "mlx-lm"])
+@either
 def test_a_row_that_the_template_refuses_is_named_by_its_line_or_skipped(tmp_path: Path, wrap: Any) -> None:
     path = written(tmp_path / "rows.jsonl", USER_A, [*USER_A, *USER_A], "b", "", [*USER_A, *USER_A, *USER_A])
     tokenizer = wrap(word_tokenizer(template=ALTERNATING))
@@ -394,7 +368,7 @@ def test_a_system_message_is_put_before_the_first_user_message_where_the_templat
     assert encode_prompts(rows(USER_A), word_tokenizer(), DataConfig(system="s d")).notes == []
 
 
-@pytest.mark.parametrize("wrap", [lambda tokenizer: tokenizer, TokenizerWrapper], ids=["transformers", "mlx-lm"])
+@either
 def test_thinking_is_switched_off_for_all_rows_or_by_a_column(wrap: Any) -> None:
     tokenizer = wrap(word_tokenizer(template=THINKING))
     prompt = PromptRow(0, USER_A, {})
@@ -427,7 +401,7 @@ def test_tools_and_other_options_reach_the_template() -> None:
     assert "'tokenize', which the program sets" in encoding_error([reserved], tokenizer)
 
 
-@pytest.mark.parametrize("wrap", [lambda tokenizer: tokenizer, TokenizerWrapper], ids=["transformers", "mlx-lm"])
+@either
 @pytest.mark.parametrize("thinking", [True, False])
 @pytest.mark.parametrize(
     "prefix", ["<think>\n\n</think>\n\n", "<think>\nb", "b c", "b ", "i", "<think>\nb\n</think>\n\nc", ""]
@@ -455,36 +429,44 @@ def test_a_template_that_refuses_an_answer_at_the_end_gets_its_beginning_after_t
     assert "rejects the roles user, assistant, assistant: no answer yet" in encoding_error([refused], tokenizer)
 
 
-def test_long_prompts_are_dropped_and_counted() -> None:
-    result = encode_prompts(rows("a b c", "d", "a b c d"), word_tokenizer(), DataConfig(max_prompt_tokens=3))
-    assert [prompt.index for prompt in result.prompts] == [1]
-    assert (result.dropped, result.truncated) == (2, 0)
+@pytest.mark.parametrize(
+    ("texts", "too_long", "kept", "dropped", "truncated"),
+    [
+        (["a b c", "d", "a b c d"], "drop", ["<bos> d"], 2, 0),
+        (["a b c d", "e"], "truncate", ["<bos> c d", "<bos> e"], 0, 1),
+        (["a b"], "error", ["<bos> a b"], 0, 0),  # exactly the maximum
+    ],
+)
+def test_long_prompts_are_dropped_or_cut_to_the_begin_token_and_their_end(
+    texts: list[str], too_long: Any, kept: list[str], dropped: int, truncated: int
+) -> None:
+    config = DataConfig(max_prompt_tokens=3, too_long=too_long)
+    result = encode_prompts(rows(*texts), word_tokenizer(), config)
+    assert [prompt.tokens for prompt in result.prompts] == list(map(ids, kept))
+    assert all(prompt.prompt == texts[prompt.index] for prompt in result.prompts)
+    assert (result.dropped, result.truncated) == (dropped, truncated)
+    if truncated:
+        assert result.prompts[0].text == "<bos> c d"
+        assert encode_prompts(rows("a b c d"), word_tokenizer("$A"), config).prompts[0].tokens == ids("b c d")
 
 
-def test_truncation_keeps_the_begin_token_and_the_last_tokens() -> None:
-    config = DataConfig(max_prompt_tokens=3, too_long="truncate")
-    result = encode_prompts(rows("a b c d", "e"), word_tokenizer(), config)
-    assert [prompt.tokens for prompt in result.prompts] == [ids("<bos> c d"), ids("<bos> e")]
-    assert result.prompts[0].text == "<bos> c d"
-    assert result.prompts[0].prompt == "a b c d"
-    assert (result.dropped, result.truncated) == (0, 1)
-    without = encode_prompts(rows("a b c d"), word_tokenizer("$A"), config)
-    assert without.prompts[0].tokens == ids("b c d")
-
-
-def test_a_prompt_of_exactly_the_maximum_length_is_kept_whole() -> None:
-    result = encode_prompts(rows("a b"), word_tokenizer(), DataConfig(max_prompt_tokens=3, too_long="error"))
-    assert result[:3] == ([Prompt(0, "a b", "a b", ids("<bos> a b"), {"number": 0})], 0, 0)
-
-
-def test_a_prompt_that_is_too_long_is_named_where_none_is_allowed() -> None:
-    message = encoding_error(rows("a", "a b c"), word_tokenizer(), max_prompt_tokens=3, too_long="error")
-    assert message.startswith("prompt 1 (counted from 0) has 4 tokens, data.max_prompt_tokens = 3: raise it")
-
-
-def test_if_all_prompts_are_too_long_the_message_gives_their_lengths() -> None:
-    message = encoding_error(rows("a b c", "a b c d e"), word_tokenizer(), max_prompt_tokens=2)
-    assert "every prompt is longer than data.max_prompt_tokens = 2: prompts have 4 to 6 tokens; raise it" in message
+@pytest.mark.parametrize(
+    ("texts", "settings", "message"),
+    [
+        (
+            ("a", "a b c"),
+            {"max_prompt_tokens": 3, "too_long": "error"},
+            "prompt 1 (counted from 0) has 4 tokens, data.max_prompt_tokens = 3: raise it",
+        ),
+        (
+            ("a b c", "a b c d e"),
+            {"max_prompt_tokens": 2},
+            "every prompt is longer than data.max_prompt_tokens = 2: prompts have 4 to 6 tokens; raise it",
+        ),
+    ],
+)
+def test_prompts_that_are_too_long_are_named(texts: tuple[str, ...], settings: dict[str, Any], message: str) -> None:
+    assert encoding_error(rows(*texts), word_tokenizer(), **settings).startswith(message)
 
 
 # Splitting
@@ -510,14 +492,12 @@ def test_a_split_loses_nothing_and_keeps_equal_prompts_together(tokens: list[int
 
 
 @pytest.mark.parametrize(("count", "fraction", "held_out"), [(100, 0.1, 10), (5, 0.1, 1), (2, 0.99, 1), (9, 0.0, 0)])
-def test_exactly_the_share_of_different_prompts_is_held_out(count: int, fraction: float, held_out: int) -> None:
-    assert len(split_prompts(prompts_of(*range(count)), fraction, 0)[1]) == held_out
-
-
-def test_a_split_depends_on_the_seed_and_on_nothing_else() -> None:
-    prompts = prompts_of(*range(50))
-    splits = [split_prompts(prompts, 0.2, seed)[1] for seed in (1, 1, 2)]
-    assert splits[0] == splits[1] != splits[2]
+def test_exactly_the_share_is_held_out_by_the_seed_alone(count: int, fraction: float, held_out: int) -> None:
+    prompts = prompts_of(*range(count))
+    first, again, other = (split_prompts(prompts, fraction, seed)[1] for seed in (1, 1, 2))
+    assert len(first) == held_out
+    assert first == again
+    assert first != other or held_out < 2
 
 
 # The walk
@@ -532,22 +512,13 @@ def test_a_walk_in_pieces_equals_the_walk_in_one(total: int, start: int, pieces:
     assert joined == whole
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_every_pass_visits_every_prompt_once(shuffle: bool) -> None:
-    walk = prompt_indices(0, 7 * 5, 7, seed=3, shuffle=shuffle)
-    for number in range(5):
-        assert Counter(walk[7 * number : 7 * number + 7]) == Counter(range(7))
-
-
-def test_each_pass_and_each_seed_has_its_own_order() -> None:
+def test_every_pass_visits_every_prompt_once_each_in_its_own_order_or_in_that_of_the_source() -> None:
     walk = prompt_indices(0, 300, 100, seed=0, shuffle=True)
     passes = [list(range(100)), walk[:100], walk[100:200], walk[200:]]
     passes.append(prompt_indices(0, 100, 100, seed=1, shuffle=True))
+    assert all(sorted(one) == passes[0] for one in passes)
     assert all(one != other for one, other in pairwise(passes))
     assert passes[1] != passes[-1]
-
-
-def test_without_shuffling_the_order_is_that_of_the_source() -> None:
     assert prompt_indices(5, 6, 4, seed=0, shuffle=False) == [1, 2, 3, 0, 1, 2]
 
 

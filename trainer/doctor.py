@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import time
 from collections.abc import Iterator
 from importlib import metadata, util
 from typing import Literal, NamedTuple
@@ -101,29 +100,13 @@ def _matmul() -> Check:
     import mlx.core as mx
 
     if mx.default_device() == mx.Device(mx.gpu):
-        return Check("matmul", "ok", f"bfloat16 products at {_gpu_tflops(8192):.1f} TFLOP/s, by the GPU")
+        tflops = blas.measure_matmul(8192, half=True) / 1000
+        return Check("matmul", "ok", f"bfloat16 products at {tflops:.1f} TFLOP/s, by the GPU")
     gflops = blas.measure_matmul()
     detail = f"float32 products at {gflops:.0f} GFLOP/s, by {blas.load_blas().name}"
     if slow := blas.blas_warning(gflops):
         return Check("matmul", "warn", detail, slow)
     return Check("matmul", "ok", detail)
-
-
-def _gpu_tflops(n: int) -> float:
-    """Measure the bfloat16 product of two [n, n] matrices on MLX's default device, in TFLOP/s; the best of three.
-
-    Small matrices would measure how long a kernel takes to start.
-    """
-    import mlx.core as mx
-
-    a = mx.full((n, n), 0.5, dtype=mx.bfloat16)
-    mx.eval(a @ a)
-    seconds = float("inf")
-    for _ in range(3):
-        start = time.perf_counter()
-        mx.eval(a @ a)
-        seconds = min(seconds, time.perf_counter() - start)
-    return 2 * n**3 / seconds / 1e12
 
 
 def _compiler() -> Iterator[Check]:

@@ -78,17 +78,17 @@ def load_blas() -> Blas:
 
 
 @functools.cache
-def measure_matmul() -> float:
-    """Measure the float32 product of two [512, 512] matrices on MLX's default device, in GFLOP/s; the best of five.
+def measure_matmul(n: int = 512, *, half: bool = False) -> float:
+    """Measure the product of two [n, n] matrices on MLX's default device, in GFLOP/s; the best of five.
 
-    Call it on the thread that uses MLX. Takes a few milliseconds with a fast BLAS, half a second without; once in a
-    process.
+    half: in bfloat16 instead of float32. Small matrices would measure how long a kernel of a GPU takes to start. Call
+    it on the thread that uses MLX. With 512, it takes a few milliseconds with a fast BLAS, half a second without; once
+    in a process.
     """
     import mlx.core as mx
 
-    n = 512
     start_compute_threads()
-    a = mx.full((n, n), 0.5)
+    a = mx.full((n, n), 0.5, dtype=mx.bfloat16 if half else mx.float32)
     mx.eval(a @ a)  # the first of this size may start more
     seconds = float("inf")
     for _ in range(5):

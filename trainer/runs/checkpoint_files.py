@@ -37,6 +37,7 @@ from trainer.runs.folder import RunFolder, read_config
 
 STATE, REWARD_MODEL = "state.json", "reward_model.json"
 LAST, BEST = "last", "best"
+_NAME = re.compile(r"step-[0-9]{6,}")
 _REPLACED = "replaced"  # ending of a checkpoint that is being replaced
 _UNSIGNED = "0" * 64  # in place of state.json's own SHA-256 while that is computed
 
@@ -243,9 +244,8 @@ class Checkpoints(NamedTuple):
 
 def checkpoints(folder: RunFolder) -> Checkpoints:
     """Return the checkpoints in `folder`. One is whole if every file has the size that state.json gives."""
-    found = list(filter(_is_checkpoint, folder.checkpoints.glob("step-*")))
-    found.sort(key=iteration_of)
-    damages = [(path, _damage(path)) for path in found]
+    found = [path for path in folder.checkpoints.glob("step-*") if _NAME.fullmatch(path.name)]
+    damages = [(path, _damage(path)) for path in sorted(found, key=iteration_of)]
     problems = {path: f"checkpoint '{path.name}' ignored: {damage}" for path, damage in damages if damage}
     return Checkpoints([path for path, damage in damages if not damage], problems)
 
@@ -293,7 +293,7 @@ def prune_checkpoints(folder: RunFolder, keep: int) -> list[Path]:
     """
     best = best_checkpoint(folder)
     old = checkpoints(folder).paths[:-keep] if keep else []
-    old = [path for path in old if path != best and not _mark(path).exists()]
+    old = [path for path in old if path != best and not path.with_name(f".{path.name}.used").exists()]
     try:
         for path in left_behind(folder.checkpoints, "removed"):
             remove(path)
@@ -311,22 +311,14 @@ def keep_for_others(checkpoint: Path) -> str:
 
     Returns a warning if it cannot be marked, otherwise an empty string. Other paths than checkpoints stay as they are.
     """
-    mark = _mark(checkpoint)
+    mark = checkpoint.with_name(f".{checkpoint.name}.used")
     try:
-        if _is_checkpoint(checkpoint) and checkpoint.is_dir() and not mark.exists():
+        if _NAME.fullmatch(checkpoint.name) and checkpoint.is_dir() and not mark.exists():
             os.close(open_file(mark, os.O_RDONLY | os.O_CREAT))
     except OSError as error:
         reason = f"cannot mark '{checkpoint}' as used ({error.strerror})"
         return f"{reason}: its own run may delete it when it is resumed; use a copy of that folder instead"
     return ""
-
-
-def _mark(checkpoint: Path) -> Path:
-    return checkpoint.with_name(f".{checkpoint.name}.used")
-
-
-def _is_checkpoint(path: Path) -> bool:
-    return bool(re.fullmatch(r"step-[0-9]{6,}", path.name))
 
 
 def left_behind(checkpoints: Path, why: str) -> list[Path]:

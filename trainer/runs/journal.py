@@ -7,7 +7,6 @@ its `time` in unix seconds.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import math
 import os
@@ -16,9 +15,9 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import UTC, datetime
+from functools import cache, partial
 from io import FileIO
 from pathlib import Path
 from types import UnionType
@@ -77,6 +76,7 @@ class Journal:
 
     def __init__(self, path: Path, *, shared: bool | None = False) -> None:
         self.path = path
+        self._writing = partial(writing, f"journal '{path}'", ", then continue with --resume")
         with self._writing():
             descriptor = open_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, SHARED if shared else PRIVATE)
             self._file = FileIO(descriptor, "ab+")
@@ -126,9 +126,6 @@ class Journal:
             if durable:
                 os.fsync(self._file.fileno())
 
-    def _writing(self) -> AbstractContextManager[None]:
-        return writing(f"journal '{self.path}'", ", then continue with --resume")
-
 
 def _line(values: dict[str, Any]) -> bytes:
     text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -151,6 +148,7 @@ class JournalReader:
         self.restarts = 0
         self.unfinished = False
         self._iterations = iterations
+        self._reading = partial(storage_error, f"cannot read journal '{path}'", "check that it is a file you may read")
         self._start_again()
 
     def _start_again(self) -> None:
@@ -245,9 +243,6 @@ class JournalReader:
         elif isinstance(found[1], RunStarted):
             self.damaged = 0
         return found
-
-    def _reading(self) -> AbstractContextManager[None]:
-        return storage_error(f"cannot read journal '{self.path}'", "check that it is a file you may read")
 
 
 def _newest_iterations(file: BinaryIO, count: int) -> int:
@@ -367,11 +362,6 @@ def _timed(values: dict[str, Any]) -> TimedEvent | None:
     return None if event is None else (at, event)
 
 
-@functools.cache
-def _validator(kind: str) -> SchemaValidator:
-    return SchemaValidator(_schema(EVENT_TYPES[kind]))
-
-
 def _schema(hint: Any) -> CoreSchema:
     """Return pydantic's schema of what a journal may hold for a value of type `hint`.
 
@@ -398,6 +388,11 @@ def _schema(hint: Any) -> CoreSchema:
     extra: schemas.ExtraBehavior = "ignore" if issubclass(hint, Event) else "forbid"
     arguments = schemas.dataclass_args_schema(hint.__name__, members, extra_behavior=extra)
     return schemas.dataclass_schema(hint, arguments, [f.name for f in fields(hint)], slots=True, frozen=True)
+
+
+@cache
+def _validator(kind: str) -> SchemaValidator:
+    return SchemaValidator(_schema(EVENT_TYPES[kind]))
 
 
 _NUMBER = schemas.union_schema(

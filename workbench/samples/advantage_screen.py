@@ -21,7 +21,6 @@ from workbench.samples.token_facts import (
     LARGEST_LOG_R,
     PER_RESPONSE,
     TokenFacts,
-    TokenLoss,
     advantage_terms,
     ratio_range,
     sentence,
@@ -277,17 +276,30 @@ def _drawn(formula: Formula, width: int) -> list[Line]:
 
 
 def _loss(facts: TokenFacts, settings: SampleSettings, width: int) -> Iterator[Line]:
-    """Yield the definition of L, then its value in each pass."""
+    """Yield the definition of L, its value in each pass, with the terms where there is room, and how it is averaged."""
     if not facts.passes:
         return
-    yield from _wrapped("L", _loss_definition(facts, settings), width)
-    longest = max(len(one.name) for one in facts.passes)
-    marked = max(len(one.mark) for one in facts.passes)
+    low, high = ratio_range(settings)
+    name, seen = "Â_t" if settings.whiten_advantages else "A_t", facts.loss_advantage
+    kept = f"min(ρ {name}, clip(ρ, {low:.4g}, {high:.4g}) {name})"
+    if settings.dual_clip and seen is not None and seen < 0:
+        kept = f"max({kept}, {settings.dual_clip:g}\xa0{name})"
+    kl = "KL(π, π_ref) of all tokens" if settings.kl_estimator == "full" else "KL_t"
+    kl = f" + β {kl}" if settings.kl_in == "loss" else ""
+    definition = f"= -{'w ' if settings.importance_cap else ''}{kept}{kl},  ρ\xa0=\xa0π\xa0/\xa0π_old"
+    yield from _wrapped("L", definition, width)
+    longest, marked = max(len(one.name) for one in facts.passes), max(len(one.mark) for one in facts.passes)
     for one in facts.passes:
         line: Line = [(f"{'':<{_SYMBOL}}{one.name:<{longest}}  ρ {number(one.ratio)} ", "text")]
         line.append((f"{one.mark:<{marked}}", "alert" if one.clipped else "muted"))
-        if one.loss is not None:
-            line += [(f"  {_loss_terms(one.loss, width)}", "text"), (number(one.loss.total), "strong")]
+        if (loss := one.loss) is not None:
+            terms = "L "
+            if width >= _TERMS_FROM + _MORE_TERMS * sum(x is not None for x in (loss.bound, loss.weight, loss.kl)):
+                kept = f"min({number(loss.unclipped)}, {number(loss.clipped)})"
+                kept = kept if loss.bound is None else f"max({kept}, {number(loss.bound)})"
+                weight = "" if loss.weight is None else f"{number(loss.weight)} · "
+                terms = f"-{weight}{kept}{'' if loss.kl is None else f' + {_operand(loss.kl)}'} = "
+            line += [(f"  {terms}", "text"), (number(loss.total), "strong")]
         yield line
     yield from _wrapped("", _AGGREGATIONS.get(settings.loss_aggregation, ""), width)
 
@@ -295,32 +307,6 @@ def _loss(facts: TokenFacts, settings: SampleSettings, width: int) -> Iterator[L
 def _wrapped(symbol: str, text: str, width: int) -> Iterator[Line]:
     for place, part in enumerate(textwrap.wrap(text, max(width - _SYMBOL, 1), break_on_hyphens=False)):
         yield [(f"{'' if place else symbol:<{_SYMBOL}}", "series"), (part.replace("\xa0", " "), "muted")]
-
-
-def _loss_definition(facts: TokenFacts, settings: SampleSettings) -> str:
-    low, high = ratio_range(settings)
-    name = "Â_t" if settings.whiten_advantages else "A_t"
-    kept = f"min(ρ {name}, clip(ρ, {low:.4g}, {high:.4g}) {name})"
-    seen = facts.loss_advantage
-    if settings.dual_clip and seen is not None and seen < 0:
-        kept = f"max({kept}, {settings.dual_clip:g}\xa0{name})"
-    weight = "w " if settings.importance_cap else ""
-    exact = settings.kl_estimator == "full"
-    kl = f" + β {'KL(π, π_ref) of all tokens' if exact else 'KL_t'}" if settings.kl_in == "loss" else ""
-    return f"= -{weight}{kept}{kl},  ρ\xa0=\xa0π\xa0/\xa0π_old"
-
-
-def _loss_terms(loss: TokenLoss, width: int) -> str:
-    """Return the loss with its terms if there is room for them."""
-    more = [x for x in (loss.bound, loss.weight, loss.kl) if x is not None]
-    if width < _TERMS_FROM + _MORE_TERMS * len(more):
-        return "L "
-    kept = f"min({number(loss.unclipped)}, {number(loss.clipped)})"
-    if loss.bound is not None:
-        kept = f"max({kept}, {number(loss.bound)})"
-    weight = f"{number(loss.weight)} · " if loss.weight is not None else ""
-    kl = f" + {_operand(loss.kl)}" if loss.kl is not None else ""
-    return f"-{weight}{kept}{kl} = "
 
 
 def _table_row(ahead: str, name: str, numbers: list[str], width: int) -> str:

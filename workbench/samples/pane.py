@@ -25,8 +25,7 @@ from workbench.samples.channels import CHANNELS
 from workbench.samples.export import export_samples
 from workbench.samples.prompt_history import PromptHistoryScreen
 from workbench.samples.sample_list import SampleList, SampleListView
-from workbench.samples.sample_view import SampleView
-from workbench.samples.token_inspector import facts_text
+from workbench.samples.sample_view import SampleView, facts_text
 
 Ask = Callable[[TokenSample | None, int | None], Awaitable[None]]
 

@@ -10,14 +10,13 @@ from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
-from textual.content import Content
-from textual.widgets import OptionList, Static
-from textual.widgets.option_list import Option
+from textual.widgets import Static
 from textual.worker import get_current_worker
 
 from trainer.plurals import counted
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import kept_iterations
+from workbench.kit.cursor_list import CursorList, cursor_bindings, under_cursor
 from workbench.kit.dialog import Dialog
 from workbench.kit.drawing import ScrolledLines, scroll_bindings, wrapped
 from workbench.kit.glyphs import sparkline
@@ -90,10 +89,35 @@ def diff_lines(parts: Sequence[Part], width: int, *, colorless: bool = False) ->
     return wrapped(pieces, width)
 
 
+class ResponseList(CursorList[Sample]):
+    """List of the responses with a cursor."""
+
+    CSS_NAME = "response-list"
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"response-list--{role}" for role in ("muted", "cursor")}
+    HEADER_HEIGHT = 1
+    BINDINGS: ClassVar[list[BindingType]] = cursor_bindings("history", "response")
+
+    base: Sample | None = None  # the response that the others are compared with
+
+    def show(self, samples: Sequence[Sample], cursor: int) -> None:
+        """List `samples` with the cursor on one of them."""
+        self._items = samples
+        self.put_cursor(cursor)
+
+    def header_line(self, width: int) -> Line:
+        return [(_HEADINGS[:width], "muted")]
+
+    def item_line(self, index: int, line: int, width: int) -> Line:
+        sample = self._items[index]
+        row: Line = [(response_row(sample, is_base=sample is self.base)[:width], "")]
+        return under_cursor(row, width) if index == self.cursor else row
+
+
 class PromptHistoryScreen(Dialog[SampleKey | None]):
     """Dialog that returns the key of the sample to open, None when it is closed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "open", id="history.open", tooltip="Open this response in the Samples pane"),
         Binding("b", "base", "base", id="history.base", tooltip="Compare the others with this response"),
         Binding("d", "toggle_diff", "changes", id="history.diff", tooltip="Mark changes, or show the text"),
         Binding("y", "copy", "copy", id="history.copy", tooltip="Copy prompt and this response"),
@@ -104,9 +128,10 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
         super().__init__()
         self._folder, self._sample = folder, sample
         self._samples: list[Sample] = []  # newest first
+        self._list = ResponseList()
         self._base: Sample | None = None  # None: the oldest
         self._diff = self._reading = True
-        self._placed: int | None = None  # where the code put the cursor; the user may have moved it since
+        self._placed = 0  # where the code put the cursor; the user may have moved it since
         self._shown: SampleKey | None = None
 
     def compose(self) -> ComposeResult:
@@ -114,53 +139,40 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
             for name in ("prompt", "scores", "problem"):
                 yield Static(id=f"history-{name}", markup=False)
             with Container(id="history-body"):
-                with Vertical(id="history-list"):
-                    yield Static(_HEADINGS, id="history-headings", markup=False)
-                    yield OptionList(markup=False)
+                yield self._list
                 with Vertical(id="history-chosen"):
                     yield Static(id="history-changes", markup=False)
                     yield DiffText()
-            keys = [("enter", "open"), ("history.base", "set as base"), ("history.diff", "changes")]
+            keys = [("history.open", "open"), ("history.base", "set as base"), ("history.diff", "changes")]
             yield Static(self.hint(*keys, ("tab", "text"), ("history.close", "close")), id="history-keys")
 
     def on_mount(self) -> None:
         self.query_one("#history-problem").display = False
-        self.query_one(OptionList).focus()
+        self._list.focus()
         self._read()
 
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.width < _BESIDE, "-stacked")
         self._show_heading()
 
-    @property
-    def base(self) -> Sample | None:
-        """The sample that the others are compared with."""
-        return self._base or (self._samples[-1] if self._samples else None)
-
-    @property
-    def chosen(self) -> Sample | None:
-        """The sample under the cursor."""
-        place = self.query_one(OptionList).highlighted
-        return None if place is None else self._samples[place]
+    @on(ResponseList.Opened)
+    def action_open(self) -> None:
+        if (chosen := self._list.selected) is not None:
+            self.dismiss(chosen.key)
 
     def action_base(self) -> None:
-        if self.chosen is not None:
-            before, self._base = self.base, self.chosen
-            self._mark_base(before)
-            self._show_chosen()
+        self._base = self._list.selected or self._base
+        self._list.base = self._base or self._list.base
+        self._list.refresh()
+        self._show_chosen()
 
     def action_toggle_diff(self) -> None:
         self._diff = not self._diff
         self._show_chosen()
 
     def action_copy(self) -> None:
-        if (chosen := self.chosen) is not None:
+        if (chosen := self._list.selected) is not None:
             self.copy(chosen.prompt + chosen.completion, "prompt and response")
-
-    @on(OptionList.OptionSelected)
-    def _open(self) -> None:
-        if self.chosen is not None:
-            self.dismiss(self.chosen.key)
 
     @work(thread=True, group="history")
     def _read(self) -> None:
@@ -177,15 +189,15 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
         self.call_later(self._add, [], problems, done=True)
 
     def _add(self, found: list[Sample], problems: list[str], *, done: bool = False) -> None:
-        rows, before = self.query_one(OptionList), self.base
         self._samples += found
         self._reading = not done
-        rows.add_options(Option(Content(response_row(sample))) for sample in found)
-        self._mark_base(before)
-        if self._samples and rows.highlighted == self._placed:
-            keys = [sample.key for sample in self._samples]
-            self._placed = keys.index(self._sample.key) if self._sample.key in keys else 0
-            rows.highlighted = self._placed
+        if self._samples:
+            self._list.base = self._base or self._samples[-1]
+            cursor = self._list.cursor
+            if cursor == self._placed:
+                keys = [sample.key for sample in self._samples]
+                cursor = self._placed = keys.index(self._sample.key) if self._sample.key in keys else 0
+            self._list.show(self._samples, cursor)
         if problems:
             problem = self.query_one("#history-problem", Static)
             problem.display = True
@@ -193,20 +205,14 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
         self._show_heading()
         self._show_chosen()
 
-    def _mark_base(self, before: Sample | None) -> None:
-        """Draw the rows again of the base and of the one before it."""
-        for sample in filter(None, (before, self.base)):
-            row = Content(response_row(sample, is_base=sample is self.base))
-            self.query_one(OptionList).replace_option_prompt_at_index(self._samples.index(sample), row)
-
     def _show_heading(self) -> None:
         width = max(self.size.width - 4, 1)
         self.query_one("#history-prompt", Static).update(fit_end(visible(self._sample.prompt[-_PROMPT:]), width))
         self.query_one("#history-scores", Static).update(scores_line(self._samples, width, reading=self._reading))
 
-    @on(OptionList.OptionHighlighted)
+    @on(ResponseList.Moved)
     def _show_chosen(self) -> None:
-        chosen, base = self.chosen, self.base
+        chosen, base = self._list.selected, self._list.base
         changes, text = self.query_one("#history-changes", Static), self.query_one(DiffText)
         if chosen is None or base is None:
             changes.update("reading…" if self._reading else "no saved samples of this prompt")

@@ -136,7 +136,12 @@ class TokenFacts:
         self.reward = saved("rewards")
 
         self.value = saved("values")  # V(s_t); None without a critic, as are the next two
-        self.next_value = _final_value(sample) if self.is_last else saved("values", index + 1)  # V(s_{t+1})
+        if not self.is_last:
+            self.next_value = saved("values", index + 1)  # V(s_{t+1})
+        elif self.estimator != "gae" or (sample.truncated and settings is None):
+            self.next_value = None
+        else:  # after the last token: the critic's value where the run bootstraps responses that were cut short
+            self.next_value = _known(sample.final_value) if bootstrapped else 0.0
         self.td_error = saved("td_errors")
         rewards = sample.numbers.get("rewards", ())
         self.total_reward = sum(rewards) if rewards and self.estimator in PER_RESPONSE else None  # R
@@ -277,20 +282,6 @@ def _kl_in_loss(
     bounded = min(log_r, LARGEST_LOG_R)
     beyond = math.expm1(LARGEST_LOG_R) * max(log_r - LARGEST_LOG_R, 0.0)
     return math.expm1(bounded) - bounded + beyond, 1 - exp(bounded)
-
-
-def _final_value(sample: TokenSample) -> float | None:
-    """Return V after the last token: 0, or the critic's value where the run bootstraps responses that were cut short.
-
-    None without a critic, or where it is not known.
-    """
-    if sample.settings is not None and sample.settings.estimator != "gae":
-        return None
-    if not sample.truncated:
-        return 0.0
-    if sample.settings is None:
-        return None
-    return _known(sample.final_value) if sample.settings.bootstrap_truncated else 0.0
 
 
 def _at(values: Sequence[T], index: int) -> T | None:

@@ -14,7 +14,7 @@ import pytest
 from rich.cells import cell_len
 from styles_helper import styles_path
 from textual.pilot import Pilot
-from textual.widgets import OptionList, Static
+from textual.widgets import Static
 from themed_app import ThemedApp
 from token_samples import sample_row
 from waiting import until
@@ -28,6 +28,7 @@ from workbench.samples import prompt_history
 from workbench.samples.prompt_history import (
     DiffText,
     PromptHistoryScreen,
+    ResponseList,
     changes_line,
     diff_lines,
     response_row,
@@ -62,8 +63,8 @@ class Showing(ThemedApp[None]):
 
     @property
     def rows(self) -> list[str]:
-        rows = self.screen.query_one(OptionList)
-        return [str(rows.get_option_at_index(place).prompt) for place in range(rows.option_count)]
+        rows = self.screen.query_one(ResponseList)
+        return [text for place in range(1, rows.virtual_size.height) for text, _ in [rows.text_of_line(place)]]
 
     @property
     def shown(self) -> str:
@@ -116,7 +117,7 @@ async def test_the_samples_of_the_prompt_are_listed_newest_first_and_the_oldest_
 
 async def test_the_sample_that_was_open_is_the_first_to_be_compared(run: Path) -> None:
     async with showing(run, sample(3, 1)) as (app, pilot):
-        assert app.screen.query_one(OptionList).highlighted == 0
+        assert app.screen.query_one(ResponseList).cursor == 0
         await until(pilot, lambda: app.shown == " there was a −sad+glad band−.+!")
         assert "score +0.71 (+0.60)" in app.line("changes")
         assert "compared with iteration 1, sample 2" in app.line("changes")
@@ -229,14 +230,14 @@ async def test_results_are_shown_before_everything_is_read_and_a_moved_cursor_st
         await pilot.pause()
         await until(pilot, lambda: len(app.rows) == 1)
         assert "the only response so far" in app.line("changes")
-        assert app.screen.query_one(OptionList).highlighted == 0
+        assert app.screen.query_one(ResponseList).cursor == 0
         slow.gate.release(2)
         await until(pilot, lambda: app.shown == " there was −pain+joy.")
-        assert app.screen.query_one(OptionList).highlighted == 1
+        assert app.screen.query_one(ResponseList).cursor == 1
         await pilot.press("down")
         slow.gate.release()
         await until(pilot, lambda: len(app.rows) == 4)
-        assert app.screen.query_one(OptionList).highlighted == 2
+        assert app.screen.query_one(ResponseList).cursor == 2
         await until(pilot, lambda: "reading" not in app.line("scores"))
 
 
@@ -259,7 +260,7 @@ async def test_list_and_text_are_side_by_side_where_there_is_room(
     size: tuple[int, int], beside: bool, run: Path
 ) -> None:
     async with showing(run, sample(3, 1), size) as (app, _):
-        rows, text = app.screen.query_one(OptionList).region, app.screen.query_one(DiffText).region
+        rows, text = app.screen.query_one(ResponseList).region, app.screen.query_one(DiffText).region
         assert (rows.right <= text.x) is beside
         assert (rows.bottom <= text.y) is not beside
         for region in (rows, text):

@@ -24,9 +24,8 @@ from workbench.samples.advantage_screen import AdvantageScreen
 from workbench.samples.channels import channel_scale
 from workbench.samples.prompt_history import PromptHistoryScreen
 from workbench.samples.sample_list import SampleList
-from workbench.samples.sample_view import ChannelRow, SampleView
+from workbench.samples.sample_view import ChannelRow, SampleView, TokenInspector, facts_text
 from workbench.samples.token_facts import TokenFacts
-from workbench.samples.token_inspector import TokenInspector, facts_text
 from workbench.samples.token_text import TokenText
 
 

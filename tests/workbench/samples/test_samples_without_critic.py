@@ -17,9 +17,8 @@ from workbench.run.sample_reader import read_token_sample
 from workbench.run.sample_table import SampleKey
 from workbench.samples.advantage_screen import AdvantageScreen, AdvantageSum
 from workbench.samples.export import export_samples, sa_pairs
-from workbench.samples.sample_view import SampleView, TokenLegend
+from workbench.samples.sample_view import SampleView, TokenInspector, TokenLegend
 from workbench.samples.token_facts import sentence
-from workbench.samples.token_inspector import TokenInspector
 from workbench.samples.token_text import TokenText
 
 ESTIMATORS = ("reinforce", "rloo", "remax", "grpo")

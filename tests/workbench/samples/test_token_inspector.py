@@ -21,8 +21,8 @@ from token_samples import SETTINGS, sample_without_critic, token_sample
 from trainer.runs.samples import TOKEN_COLUMNS
 from workbench.kit.drawing import ROLES
 from workbench.run.sample_table import Alternative, TokenSample
+from workbench.samples.sample_view import TokenInspector, inspector_lines
 from workbench.samples.token_facts import TokenFacts, sentence
-from workbench.samples.token_inspector import TokenInspector, inspector_lines
 
 HOSTILE = [
     "[/x]",

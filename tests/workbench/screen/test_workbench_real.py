@@ -15,8 +15,8 @@ from workbench.config.form import ConfigForm
 from workbench.config.pane import ConfigPane
 from workbench.samples.ask_screen import AnswerList, AskScreen
 from workbench.samples.sample_list import SampleList
+from workbench.samples.sample_view import TokenInspector
 from workbench.samples.token_facts import sentence
-from workbench.samples.token_inspector import TokenInspector
 
 
 async def test_a_run_is_started_paused_changed_resumed_and_stopped_twice_in_one_process(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ class WorkbenchApp(App[str]):
         self.refusal: TrainerError | None = None  # why nothing could be opened
         self._settings = ScreenSettings.load(config_dir())
         self._saving = asyncio.Lock()
-        self._problems: list[tuple[str, str]] = []  # titles and problems, shown once there is a screen
+        self._problems: list[str] = []  # of themes and keys, shown once there is a screen
 
     def compose(self) -> ComposeResult:
         yield Static("ppo-workbench", id="program")
@@ -132,7 +132,13 @@ class WorkbenchApp(App[str]):
             self.refusal = error
             self.exit()
             return
-        self._use_keys()  # first, so that the screen shows the right keys from the start
+        path = config_dir() / "keys.toml"  # first, so that the screen shows the right keys from the start
+        if path.exists():  # only then, because finding all bindings imports every widget
+            from workbench.kit.keys import known_bindings, load_keymap
+
+            keymap, problems = load_keymap(path, known_bindings())
+            self.set_keymap(keymap)
+            self._problems += [f"Keys: {problem}" for problem in problems]
         await self.push_screen(self.main)
         for character in filter(str.isprintable, self._typed):
             self.simulate_key(character)
@@ -141,23 +147,20 @@ class WorkbenchApp(App[str]):
     def _use_themes(self) -> None:
         for name in [name for name in self.available_themes if name != "textual-dark"]:  # that one is the fallback
             self.unregister_theme(name)
-        self._own_themes = own_themes(config_dir() / "themes")
-        themes, chosen = shipped_themes() | self._own_themes[0], self._settings.theme
+        self._shipped, self._own_themes = shipped_themes(), own_themes(config_dir() / "themes")
+        themes, chosen = self._shipped | self._own_themes[0], self._settings.theme
         apply_themes(self, themes)
         self.theme = self._shown_theme = chosen if chosen in themes else self._default_theme
         self.theme_changed_signal.subscribe(self, self._remember_theme)
-        self._add_problems("Theme", self._own_themes[1])
+        self._problems += [f"Theme: {problem}" for problem in self._own_themes[1]]
 
-    def _remember_theme(self, theme: Theme) -> None:
+    @work(group="settings")
+    async def _remember_theme(self, theme: Theme) -> None:
         """Save a theme that the user chose, but not the default one: another terminal may need another."""
         if theme.name != self._shown_theme:
             self._settings.theme = self._shown_theme = theme.name
-            self._save_settings()
-
-    @work(group="settings")
-    async def _save_settings(self) -> None:
-        async with self._saving:  # so that the newest settings are written last
-            await asyncio.to_thread(self._settings.save, config_dir())
+            async with self._saving:  # so that the newest settings are written last
+                await asyncio.to_thread(self._settings.save, config_dir())
 
     @work(group="themes", exclusive=True)
     async def _look_at_themes(self) -> None:
@@ -165,20 +168,11 @@ class WorkbenchApp(App[str]):
         if found != self._own_themes:
             self._own_themes = found
             themes, problems = found
-            apply_themes(self, shipped_themes() | themes)
+            apply_themes(self, self._shipped | themes)
             if self._shown_theme == self._default_theme and self._settings.theme in themes:
                 self.theme = self._settings.theme  # its file could not be read before
-            self._add_problems("Theme", problems)
+            self._problems += [f"Theme: {problem}" for problem in problems]
             self._show_problems()
-
-    def _use_keys(self) -> None:
-        path = config_dir() / "keys.toml"
-        if path.exists():  # only then, because finding all bindings imports every widget
-            from workbench.kit.keys import known_bindings, load_keymap
-
-            keymap, problems = load_keymap(path, known_bindings())
-            self.set_keymap(keymap)
-            self._add_problems("Keys", problems)
 
     def notify(
         self,
@@ -201,15 +195,11 @@ class WorkbenchApp(App[str]):
         if self.screen is not self.main:
             Banner.of(self.screen).say(f"{title}: {message}" if title else message, kind)
 
-    def _add_problems(self, title: str, problems: Iterable[str]) -> None:
-        self._problems += [(title, problem) for problem in problems]
-
     def _show_problems(self) -> None:
         if self._problems and self.main is not None:
             from workbench.kit.banner import Banner
 
-            lines = (f"{title}: {problem}" for title, problem in self._problems)
-            Banner.of(self.main).say("\n".join(lines), "warning")  # about no pane: it stays when one is left
+            Banner.of(self.main).say("\n".join(self._problems), "warning")  # about no pane: it stays when one is left
         self._problems.clear()
 
     def action_command_palette(self) -> None:
@@ -257,23 +247,22 @@ class WorkbenchApp(App[str]):
         """Ask what should happen to a run that is trained here. Without one, leave if nothing else would be lost."""
         if self.main is None:
             self.exit()
-        elif not self._leaving:  # not asked yet
-            self._leaving = True
-            try:
-                await self._ask_to_leave(self.main)
-            finally:
-                self._leaving = False
-
-    async def _ask_to_leave(self, main: MainScreen) -> None:
-        if not main.supervisor.trains_here:
-            if await main.steering.may_discard():
-                self.exit()
             return
-        from workbench.screen.dialogs import QuitScreen
+        if self._leaving:
+            return  # already asked
+        self._leaving, supervisor = True, self.main.supervisor
+        try:
+            if not supervisor.trains_here:
+                if await self.main.steering.may_discard():
+                    self.exit()
+                return
+            from workbench.screen.dialogs import QuitScreen
 
-        started = main.supervisor.view.started
-        if choice := await self.push_screen_wait(QuitScreen(started.name if started else "A run")):
-            self.leave(choice)
+            started = supervisor.view.started
+            if choice := await self.push_screen_wait(QuitScreen(started.name if started else "A run")):
+                self.leave(choice)
+        finally:
+            self._leaving = False
 
     def handle_signal(self, number: signal.Signals) -> bool:
         """Close the screen when the terminal is gone; end the run and the screen on any other signal.

@@ -103,6 +103,15 @@ class Finder(Provider):
     KIND: ClassVar[str]  # of KINDS
     MOST: ClassVar[int] = 20  # lines
 
+    def at(self, pane: str, action: Callable[[], object]) -> Callable[[], object]:
+        """Return what goes to a pane, and then does `action` there."""
+
+        async def go() -> None:
+            await self.app.run_action(f"screen.show_pane({pane!r})")
+            action()
+
+        return go
+
     @abstractmethod
     async def find(self, words: str) -> Sequence[PaletteEntry]:
         """Return what contains all of `words`, the best first; with none of them, everything. Reads in a thread."""

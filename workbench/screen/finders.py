@@ -15,7 +15,6 @@ from workbench.kit.command_provider import Finder, PaletteEntry, around
 from workbench.kit.help import DocsFinder
 from workbench.numbers import score_text
 from workbench.run.run_listing import read_runs
-from workbench.run.sample_table import SampleKey
 from workbench.runs.pane import RunsPane
 from workbench.samples.pane import SamplesPane
 from workbench.text import has_words
@@ -42,11 +41,10 @@ class SettingFinder(Finder):
     KIND: ClassVar[str] = "setting"
 
     async def find(self, words: str) -> list[PaletteEntry]:
-        return [PaletteEntry(field.key, field.help, partial(self._open, field.key)) for field in search(words)]
-
-    async def _open(self, key: str) -> None:
-        await self.app.run_action("screen.show_pane('config')")
-        self.screen.query_one(ConfigPane).focus_field(key)
+        show = self.screen.query_one(ConfigPane).focus_field
+        return [
+            PaletteEntry(field.key, field.help, self.at("config", partial(show, field.key))) for field in search(words)
+        ]
 
 
 class PresetFinder(Finder):
@@ -55,17 +53,18 @@ class PresetFinder(Finder):
     KIND: ClassVar[str] = "preset"
 
     async def find(self, words: str) -> list[PaletteEntry]:
-        if not self.screen.query_one(ConfigPane).check_action("open", ()):
+        pane = self.screen.query_one(ConfigPane)
+        if not pane.check_action("open", ()):
             return []
         return [
-            PaletteEntry(preset.name, preset.purpose, partial(self._open, preset.name))
+            PaletteEntry(
+                preset.name,
+                preset.purpose,
+                self.at("config", partial(pane.post_message, ConfigPane.OpenRequested(preset.name))),
+            )
             for preset in await asyncio.to_thread(sources)
             if has_words(f"{preset.name} {preset.purpose}", words)
         ]
-
-    async def _open(self, name: str) -> None:
-        await self.app.run_action("screen.show_pane('config')")
-        self.screen.query_one(ConfigPane).post_message(ConfigPane.OpenRequested(name))
 
 
 class SampleFinder(Finder):
@@ -74,19 +73,15 @@ class SampleFinder(Finder):
     KIND: ClassVar[str] = "sample"
 
     async def find(self, words: str) -> list[PaletteEntry]:
-        samples = await self.screen.query_one(SamplesPane).find(words, self.MOST)
+        pane = self.screen.query_one(SamplesPane)
         return [
             PaletteEntry(
                 around(sample.prompt + sample.completion, words),
                 f"iteration {sample.key.iteration}, row {sample.key.row + 1}, {score_text(sample.score)}",
-                partial(self._open, sample.key),
+                self.at("samples", partial(pane.open_sample, sample.key)),
             )
-            for sample in samples
+            for sample in await pane.find(words, self.MOST)
         ]
-
-    async def _open(self, key: SampleKey) -> None:
-        await self.app.run_action("screen.show_pane('samples')")
-        self.screen.query_one(SamplesPane).open_sample(key)
 
 
 FINDERS: tuple[type[Provider], ...] = (RunFinder, SettingFinder, PresetFinder, SampleFinder, DocsFinder)

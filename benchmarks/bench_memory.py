@@ -38,8 +38,7 @@ from trainer.config.schema import BackboneConfig
 from trainer.data import Prompt
 from trainer.engine.dpo import DPO
 from trainer.engine.reward_model import RewardModelTraining
-from trainer.engine.steps import StepTraining
-from trainer.engine.trainable import Hooks
+from trainer.engine.trainable import Hooks, StepTraining
 from trainer.evaluation.held_out import evaluate, reference_baseline
 from trainer.events import DPOEvaluation, Event, RewardModelEvaluation
 from trainer.memory.footprint import MemoryPhase

@@ -88,7 +88,7 @@ def prompts(size: int, folder: Path) -> Iterator[float]:
     """Time reading the file, and encoding and splitting the prompts."""
     from trainer.config import load_config
     from trainer.data import load_prompts
-    from trainer.engine.prompts import run_prompts
+    from trainer.engine.ppo import run_prompts
 
     rng = random.Random(0)
     write(folder / "prompts.jsonl", ({"prompt": words(rng, number, 12)} for number in range(size)))
@@ -141,7 +141,7 @@ def responses(size: int, folder: Path) -> Iterator[float]:
     from trainer.config.loading import load_config
     from trainer.data import load_prompts
     from trainer.engine.artifacts import save_samples
-    from trainer.engine.prompts import run_prompts
+    from trainer.engine.ppo import run_prompts
     from trainer.models.actor_critic import ActorCriticLLM
     from trainer.models.backbone import load_backbone
     from trainer.ppo.loop import PPO

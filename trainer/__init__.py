@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from trainer.engine.control import Control as Control
     from trainer.engine.training import release_thread as release_thread
     from trainer.engine.training import train as train
-    from trainer.engine.training import train_dpo as train_dpo
-    from trainer.engine.training import train_reward_model as train_reward_model
     from trainer.errors import TrainerError as TrainerError
     from trainer.models.actor_critic import ActorCriticLLM as ActorCriticLLM
     from trainer.models.backbone import load_backbone as load_backbone
@@ -44,7 +42,7 @@ _HOMES = {
     "trainer.preferences.store": ("PreferenceStore",),
     "trainer.reward_model.loaded": ("load_reward_model",),
     "trainer.rewards": ("build_rewards",),
-    "trainer.engine.training": ("release_thread", "train", "train_dpo", "train_reward_model"),
+    "trainer.engine.training": ("release_thread", "train"),
 }
 
 __all__ = [name for names in _HOMES.values() for name in names]

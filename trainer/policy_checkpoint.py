@@ -8,6 +8,7 @@ from typing import Annotated, Any, NamedTuple
 from mlx.utils import tree_flatten
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
+from trainer.config.schema import RewardConfig
 from trainer.files import FileFormat, read_json
 from trainer.fitting.gradients import check_all_used, optimizer_tree
 from trainer.models.adapters import (
@@ -94,6 +95,11 @@ class Snapshot(NamedTuple):
     value_scale: float | None = None  # of the critic's head; None: no returns have set it yet
     rollback: Rollback | None = None  # that replaced another state after `iteration`
 
+    def has_statistics_of(self, reward: RewardConfig) -> bool:
+        """Return whether `rewards` are statistics of the sources of `reward`; those of others would mean nothing."""
+        sources = _sources(reward)
+        return bool(self.rewards) and self.rewards.get("sources", sources) == sources
+
 
 def take_snapshot(iteration: int, ppo: PPO) -> Snapshot:
     """Return the run's current state."""
@@ -103,7 +109,7 @@ def take_snapshot(iteration: int, ppo: PPO) -> Snapshot:
         ppo.actor.value_parameters(),
         ppo.learner.state(),
         ppo.learner.steps,
-        ppo.rewards.state(),
+        {**ppo.rewards.state(), "sources": _sources(ppo.config.reward)},
         ppo.tokens,
         ppo.actor.adapter_config,
         ppo.kl_coef,
@@ -117,8 +123,8 @@ def take_snapshot(iteration: int, ppo: PPO) -> Snapshot:
 def restore_snapshot(snapshot: Snapshot, ppo: PPO) -> None:
     """Restore the run's state from `snapshot`, as far as its configuration allows.
 
-    The KL controller resumes only if ppo.kl_coef is still the value that it began with. If the snapshot has no average,
-    the average begins as a copy of the policy.
+    Statistics of other rewards are left out. The KL controller resumes only if ppo.kl_coef is still the value that it
+    began with. If the snapshot has no average, the average begins as a copy of the policy.
     """
     ppo.actor.update_policy(snapshot.policy)
     ppo.actor.update_value(snapshot.value)
@@ -127,12 +133,17 @@ def restore_snapshot(snapshot: Snapshot, ppo: PPO) -> None:
     if ppo.learner.average is not None:
         average = snapshot.average or snapshot.policy
         ppo.learner.average = {name: average[name] for name in ppo.learner.average}  # in the order in which it is saved
-    ppo.rewards.restore(snapshot.rewards)
+    if snapshot.has_statistics_of(ppo.config.reward):
+        ppo.rewards.restore(snapshot.rewards)
     ppo.prefix_values.restore(snapshot.prefix_values)
     ppo.tokens = snapshot.tokens
     goes_on = ppo.config.ppo.kl_controller == "adaptive" and snapshot.kl_coef_start == ppo.config.ppo.kl_coef
     if goes_on and snapshot.kl_coef is not None:
         ppo.kl_coef = snapshot.kl_coef
+
+
+def _sources(reward: RewardConfig) -> list[dict[str, Any]]:
+    return [source.model_dump() for source in reward.sources]
 
 
 def parts_of(snapshot: Snapshot) -> tuple[dict[str, Any], dict[str, Any]]:

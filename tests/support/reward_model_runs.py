@@ -13,7 +13,7 @@ from tiny import make_checkpoint
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from trainer.engine.training import train_reward_model
+from trainer.engine.training import train
 from trainer.rewards import RewardInput
 
 
@@ -25,7 +25,7 @@ def reward_workspace(folder: Path) -> Path:
 
 def train_tiny(folder: Path, name: str, *overrides: str, **how: Any) -> Path:
     """Train a reward model for three steps in `folder`/runs/`name`, on the model in `folder`."""
-    train_reward_model(reward_config(folder, f"run.name={name}", *overrides), preferences=labelled(24), **how)
+    train(reward_config(folder, f"run.name={name}", *overrides), preferences=labelled(24), **how)
     return folder / "runs" / name
 
 

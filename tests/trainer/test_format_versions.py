@@ -15,7 +15,7 @@ from runs_helper import record, tiny_config
 
 from trainer.config import load_config
 from trainer.config.fields import CONFIG_FORMAT
-from trainer.engine.training import train_reward_model
+from trainer.engine.training import train
 from trainer.errors import ConfigError, StorageError, UsageError
 from trainer.files import FileFormat
 from trainer.policy_checkpoint import load_checkpoint
@@ -91,7 +91,7 @@ def test_a_checkpoint_whose_adapter_a_newer_version_wrote_is_refused(tmp_path: P
 @pytest.mark.parametrize("name", ["reward_model.json", "state.json", "adapter/adapter_config.json"])
 def test_a_reward_model_of_a_newer_version_is_refused(tmp_path: Path, name: str) -> None:
     tiny_config(tmp_path)
-    train_reward_model(reward_config(tmp_path, "run.name=rm"), preferences=labelled(24))
+    train(reward_config(tmp_path, "run.name=rm"), preferences=labelled(24))
     (checkpoint, *_) = checkpoints(RunFolder(tmp_path / "runs/rm")).paths
     assert read_card(checkpoint)["format"] == 1
     newer = shutil.copytree(checkpoint, tmp_path / "newer")

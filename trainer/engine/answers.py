@@ -12,7 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from trainer.arrays import Purpose, clear_cache, key_for, to_list
+from trainer.arrays import Purpose, clear_cache, filled, key_for, to_list
 from trainer.config import Config, load_config
 from trainer.config.problems import broken_rule
 from trainer.config.schema import RolloutConfig
@@ -22,11 +22,10 @@ from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.models.trunk import vocabulary_size
 from trainer.policy_checkpoint import Snapshot, load_checkpoint
-from trainer.ppo.steps import over_micro_batches
+from trainer.ppo.steps import add_kl_to_sa_pairs, add_policy_logprobs_and_values
 from trainer.questions import Answer, Question, QuestionDroppedError, WrittenResponse
 from trainer.rewards import RewardInput, RewardResult, TrainerState, Trust, build_run_rewards
 from trainer.rewards.code import trust_none
-from trainer.rollout.experience import Experience
 from trainer.rollout.generation import Response, generate_responses, lay_out
 from trainer.rollout.token_texts import TokenTexts
 from trainer.runs.checkpoint_files import checkpoints, read_newest
@@ -60,6 +59,9 @@ def answer(
     began = time.perf_counter()
     text, written, problem = "", list[WrittenResponse](), ""
     try:
+        size = vocabulary_size(model.backbone)
+        if unknown := [one for one in (*(question.prompt_tokens or ()), *question.prefix) if not 0 <= one < size]:
+            raise UsageError(f"token id {unknown[0]}: the model's ids are 0 to {size - 1}")
         prompt = _prompt(question, model, config)
         text = prompt.text
         sampling = _sampling(question, config.rollout)
@@ -99,7 +101,6 @@ def answer(
 def _prompt(question: Question, model: LoadedModel, config: Config) -> Prompt:
     tokenizer = model.tokenizer
     if question.prompt_tokens is not None:
-        _check_ids(question.prompt_tokens, model)
         text = str(tokenizer.decode(question.prompt_tokens))
         given = text if question.prompt is None else question.prompt
         prompt = Prompt(0, given, text, list(question.prompt_tokens), question.columns)
@@ -130,7 +131,6 @@ def _sampling(question: Question, rollout: RolloutConfig) -> RolloutConfig:
 def _check_tokens(question: Question, prompt: Prompt, sampling: RolloutConfig, model: LoadedModel) -> None:
     """Raise UsageError for unknown token ids, a prefix that has ended, and more tokens than fit."""
     prefix, tokenizer = question.prefix, model.tokenizer
-    _check_ids(prefix, model)
     if not sampling.ignore_stop:
         ended = bool(set(prefix) & set(tokenizer.eos_token_ids))
         if ended or any(stop in tokenizer.decode(prefix) for stop in sampling.stop):
@@ -143,12 +143,6 @@ def _check_tokens(question: Question, prompt: Prompt, sampling: RolloutConfig, m
         )
 
 
-def _check_ids(tokens: Sequence[int], model: LoadedModel) -> None:
-    size = vocabulary_size(model.backbone)
-    if unknown := [token for token in tokens if not 0 <= token < size]:
-        raise UsageError(f"token id {unknown[0]}: the model's ids are 0 to {size - 1}")
-
-
 def _measured(
     prompt: Prompt,
     responses: Sequence[Response],
@@ -159,56 +153,40 @@ def _measured(
     progress: Callable[[], None],
 ) -> tuple[list[WrittenResponse], str]:
     """Return the responses with log-probs and scores, and why they have no score if they have none."""
+    passes: Any = {
+        "temperature": config.rollout.temperature,
+        "micro_batch_tokens": config.optim.micro_batch_tokens,
+        "progress": lambda done, total: progress(),
+    }
     batch = lay_out([prompt] * len(responses), responses)
-    logprobs = _logprobs(actor, batch, config, progress)
-    with actor.reference():
-        ref_logprobs = _logprobs(actor, batch, config, progress)
-    scores, parts, problem = _scores(prompt, responses, score)
-    texts = TokenTexts(tokenizer)
-    written = [
-        WrittenResponse(
-            text=response.text,
-            tokens=response.tokens,
-            token_texts=texts(response.tokens),
-            logprobs=logprobs[row],
-            ref_logprobs=ref_logprobs[row],
-            score=scores[row],
-            parts=parts[row],
-            truncated=response.truncated,
-        )
-        for row, response in enumerate(responses)
-    ]
-    return written, problem
-
-
-def _logprobs(
-    actor: ActorCriticLLM, batch: Experience, config: Config, progress: Callable[[], None]
-) -> list[list[float]]:
-    """Return the teacher-forced log-prob of every response token under the current `actor`; the critic is not used."""
-
-    def measured(part: Experience) -> dict[str, mx.array]:
-        forward = actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits")
-        return {"logprobs": forward.logprobs(part.responses, part.mask, config.rollout.temperature)}
-
-    budget = config.optim.micro_batch_tokens
-    found = over_micro_batches(batch, measured, budget=budget, progress=lambda done, total: progress())
-    rows = zip(to_list(found["logprobs"]), to_list(batch.response_lengths), strict=True)
-    return [numbers[:length] for numbers, length in rows]
-
-
-def _scores(
-    prompt: Prompt, responses: Sequence[Response], score: Score
-) -> tuple[list[float], list[dict[str, float]], str]:
-    """Return each response's score and raw scores by source; NaN, none, and the reason if the reward fails."""
-    inputs = [RewardInput(prompt.prompt, r.text, r.tokens, prompt.columns, r.truncated) for r in responses]
+    batch = add_policy_logprobs_and_values(actor, batch, critic=False, **passes)
+    batch = add_kl_to_sa_pairs(actor, batch, estimator="k1", **passes)
+    result, problem = None, ""
     try:
-        result = score(inputs)
+        result = score([RewardInput(prompt.prompt, r.text, r.tokens, prompt.columns, r.truncated) for r in responses])
     except RewardError as error:
-        return [math.nan] * len(inputs), [{} for _ in inputs], one_line(error)
-    by_token = result.token_rewards or [[] for _ in inputs]
-    scores = [whole + sum(tokens) for whole, tokens in zip(result.scores, by_token, strict=True)]
-    parts = [{name: values[row] for name, values in result.parts.items()} for row in range(len(inputs))]
-    return scores, parts, ""
+        problem = one_line(error)
+    logprobs, ref_logprobs = (to_list(filled(of)) for of in (batch.logprobs, batch.ref_logprobs))
+    texts, written = TokenTexts(tokenizer), list[WrittenResponse]()
+    for row, response in enumerate(responses):
+        count = len(response.tokens)
+        total, parts = math.nan, dict[str, float]()
+        if result is not None:
+            total = result.scores[row] + sum(result.token_rewards[row] if result.token_rewards else ())
+            parts = {name: values[row] for name, values in result.parts.items()}
+        written.append(
+            WrittenResponse(
+                text=response.text,
+                tokens=response.tokens,
+                token_texts=texts(response.tokens),
+                logprobs=logprobs[row][:count],
+                ref_logprobs=ref_logprobs[row][:count],
+                score=total,
+                parts=parts,
+                truncated=response.truncated,
+            )
+        )
+    return written, problem
 
 
 class SavedPolicy:
@@ -240,7 +218,11 @@ class SavedPolicy:
     def use(self, checkpoint: str) -> None:
         """Answer with the policy of another checkpoint from now on; the backbone stays. Raises a TrainerError."""
         if checkpoint:
-            path, snapshot = self._read(self._path_of(checkpoint))
+            paths = {path.name: path for path in checkpoints(self._folder).paths}
+            if checkpoint not in paths:
+                what = f"run '{self._folder.name}' has no complete checkpoint '{checkpoint}'"
+                raise UsageError(f"{what}; available: {', '.join(paths) or 'none'}")
+            path, snapshot = self._read(paths[checkpoint])
             self._ignored = ""
         elif any(checkpoints(self._folder)):
             (path, snapshot), problems = read_newest(self._folder, self._read)
@@ -250,9 +232,8 @@ class SavedPolicy:
         if snapshot is None:
             return
         self._actor.update_policy(snapshot.policy)
-        sources = [source.model_dump() for source in self._config.reward.sources]
-        if not self._reward_problem and snapshot.rewards.get("sources", sources) == sources:
-            self._rewards.restore(snapshot.rewards)  # statistics of other sources would mean nothing
+        if not self._reward_problem and snapshot.has_statistics_of(self._config.reward):
+            self._rewards.restore(snapshot.rewards)
         self._at, self.iteration = path, snapshot.iteration
 
     def answer(self, question: Question, progress: Callable[[], None]) -> Answer:
@@ -280,11 +261,3 @@ class SavedPolicy:
     def _read(self, path: Path) -> tuple[Path, Snapshot | None]:
         """Load a checkpoint; None if it is the one in use."""
         return path, None if path == self._at else load_checkpoint(path, self._actor.adapter_config)
-
-    def _path_of(self, checkpoint: str) -> Path:
-        paths = checkpoints(self._folder).paths
-        for path in paths:
-            if path.name == checkpoint:
-                return path
-        there = ", ".join(path.name for path in paths) or "none"
-        raise UsageError(f"run '{self._folder.name}' has no complete checkpoint '{checkpoint}'; available: {there}")

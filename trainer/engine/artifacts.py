@@ -41,6 +41,10 @@ from trainer.runs.samples import TOKEN_COLUMNS, SampleSettings, update_index, wr
 
 PREVIEWS = 3
 _TRAINED = ("token_scores", "rewards", "values", "td_errors", "advantages", "returns", "ratios")
+_SETTINGS = (  # of [ppo]
+    *("kl_estimator", "gamma", "lam", "clip", "epochs", "whiten_rewards", "whiten_advantages", "estimator", "kl_in"),
+    *("clip_high", "dual_clip", "loss_aggregation", "group_std", "importance_cap"),
+)
 TOP_COLUMNS = ("top_tokens", "top_logprobs", "top_ref_logprobs")
 
 
@@ -212,28 +216,15 @@ def settings_of(batch: Experience, config: Config, *, kl_coef: float, trains_pol
     reward_mean, reward_std = _moments(filled(plain.rewards), batch.mask)
     advantage_mean, advantage_std = _moments(filled(batch.advantages), batch.mask)
     return SampleSettings(
+        **{name: getattr(ppo, name) for name in _SETTINGS},
         kl_coef=kl_coef,
-        kl_estimator=ppo.kl_estimator,
-        gamma=ppo.gamma,
-        lam=ppo.lam,
-        clip=ppo.clip,
         temperature=config.rollout.temperature,
-        epochs=ppo.epochs,
         bootstrap_truncated=ppo.bootstraps,
-        whiten_rewards=ppo.whiten_rewards,
-        whiten_advantages=ppo.whiten_advantages,
         reward_mean=reward_mean,
         reward_std=reward_std,
         advantage_mean=advantage_mean,
         advantage_std=advantage_std,
-        estimator=ppo.estimator,
-        kl_in=ppo.kl_in,
-        clip_high=ppo.clip_high,
-        dual_clip=ppo.dual_clip,
-        loss_aggregation=ppo.loss_aggregation,
-        group_std=ppo.group_std,
         samples_per_prompt=config.rollout.samples_per_prompt,
-        importance_cap=ppo.importance_cap,
         trains_policy=trains_policy,
         has_signal=has_signal(batch),
     )

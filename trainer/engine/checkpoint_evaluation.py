@@ -16,7 +16,7 @@ from trainer.config.dpo import DPOConfig, as_ppo
 from trainer.config.loading import load_config_as
 from trainer.config.schema import RewardConfig
 from trainer.data import Prompt, column_names, load_prompts
-from trainer.engine.prompts import changed_since, run_prompts
+from trainer.engine.ppo import changed_since, run_prompts
 from trainer.errors import DataError, StorageError, UsageError
 from trainer.evaluation.held_out import BestOfN, EvaluationReport, Measured, ReferenceBaseline, Scores, measure
 from trainer.evaluation.intervals import (
@@ -184,9 +184,8 @@ def _restored(
     if options.seed is not None:
         config = config.model_copy(update={"run": c.model_copy(update={"seed": options.seed})})
     rewards = build_run_rewards(config, run.model, trust=trust, modules=run.functions, columns=run.columns)
-    sources = [source.model_dump() for source in config.reward.sources]
-    if snapshot.rewards and snapshot.rewards.get("sources", sources) == sources:  # DPO has none
-        rewards.restore(snapshot.rewards)  # statistics of other sources would mean nothing
+    if snapshot.has_statistics_of(config.reward):  # DPO has none
+        rewards.restore(snapshot.rewards)
     ppo = PPO(config, actor, run.model.tokenizer, [], rewards, report=emit)
     actor.update_policy(snapshot.policy)
     if snapshot.value:

@@ -11,7 +11,7 @@ import mlx.core as mx
 from trainer.arrays import Purpose, key_for
 from trainer.config.dpo import DPOConfig, as_ppo
 from trainer.dpo import DPOLearner, evaluate_pairs
-from trainer.engine.steps import StepTraining
+from trainer.engine.trainable import StepTraining
 from trainer.errors import storage_error
 from trainer.evaluation.held_out import ReferenceBaseline, evaluate, reference_baseline
 from trainer.events import DPOStep

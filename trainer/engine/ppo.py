@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import mlx.core as mx
+import numpy as np
 
 from trainer.arrays import Purpose, key_for
-from trainer.config import Config
-from trainer.data import column_names, load_prompts
+from trainer.config import Config, split_seed
+from trainer.data import Prompt, PromptRow, column_names, encode_prompts, load_prompts, split_prompts
 from trainer.engine.answers import answer
 from trainer.engine.artifacts import save_samples
 from trainer.engine.initial import check_policy_init, check_value_init, init_policy, init_value_model
-from trainer.engine.prompts import changed_since, prompts_record, run_prompts
 from trainer.engine.trainable import Trainable
-from trainer.errors import ChangedPromptsError, DataError
+from trainer.errors import ChangedPromptsError, DataError, storage_error
 from trainer.evaluation.held_out import ReferenceBaseline, evaluate, reference_baseline
 from trainer.events import DataChanged, Evaluation, Event, Phase
-from trainer.files import PRIVATE, SHARED, is_file, remove, write_whole
+from trainer.files import PRIVATE, SHARED, is_file, read_regular, remove, write_whole
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.backbone import load_backbone
+from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.plurals import counted
 from trainer.policy_checkpoint import (
     Rollback,
@@ -36,7 +39,7 @@ from trainer.rewards import Rewards, build_run_rewards, load_functions
 from trainer.rewards.model_reward import keep_models
 from trainer.rollout.token_texts import TokenTexts
 from trainer.runs.checkpoint_files import newest_checkpoint
-from trainer.runs.folder import RunFolder
+from trainer.runs.folder import PROMPTS_BYTES, RunFolder
 
 STATISTICS_RESTARTED = "reward.sources changed: the running statistics of reward.normalize start again"
 
@@ -130,7 +133,8 @@ class PPOTraining(Trainable):
 
     def opening(self) -> Callable[[], Evaluation] | None:
         """Return the evaluation of the untrained policy, unless there is one."""
-        return None if self.number or self.is_evaluated or not self._evaluates else self.evaluate
+        wanted = self.config.eval.every and self._held_out and not self.number and not self.is_evaluated
+        return self.evaluate if wanted else None
 
     def step(self) -> None:
         """Run the next iteration."""
@@ -140,12 +144,8 @@ class PPOTraining(Trainable):
     def due(self) -> Iterator[Callable[[], Evaluation]]:
         """Yield `evaluate` after every so many iterations, and after the last."""
         every = self.config.eval.every
-        if self._evaluates and (self.ending() or self.number % every == 0):
+        if every and self._held_out and (self.ending() or self.number % every == 0):
             yield self.evaluate
-
-    @property
-    def _evaluates(self) -> bool:
-        return bool(self.config.eval.every and self._held_out)
 
     def evaluate(self) -> Evaluation:
         """Evaluate the policy on held-out prompts."""
@@ -178,15 +178,13 @@ class PPOTraining(Trainable):
 
     def snapshot(self) -> Snapshot:
         """Return the current state."""
-        snapshot = take_snapshot(self.number, self.ppo)
-        return snapshot._replace(rewards={**snapshot.rewards, "sources": self._sources})
+        return take_snapshot(self.number, self.ppo)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Continue from a snapshot as if the run had never ended, with new statistics for other sources of rewards."""
-        restored = self._with_statistics(snapshot)
-        if restored is not snapshot and self.config.reward.normalize == "running":
+        if self.config.reward.normalize == "running" and not snapshot.has_statistics_of(self.config.reward):
             self.warnings.append(STATISTICS_RESTARTED)
-        restore_snapshot(restored, self.ppo)
+        restore_snapshot(snapshot, self.ppo)
         self.number = snapshot.iteration
 
     def roll_back(self, older: Snapshot, now: Snapshot, rollback: Rollback) -> Snapshot:
@@ -194,22 +192,10 @@ class PPOTraining(Trainable):
 
         Returns the new state.
         """
-        restored = self._with_statistics(older)._replace(tokens=now.tokens, optimizer_steps=now.optimizer_steps)
-        restore_snapshot(restored, self.ppo)
+        restore_snapshot(older._replace(tokens=now.tokens, optimizer_steps=now.optimizer_steps), self.ppo)
         self.ppo.skipped.in_a_row = 0
         self.number = now.iteration
         return self.snapshot()._replace(rollback=rollback)
-
-    def _with_statistics(self, snapshot: Snapshot) -> Snapshot:
-        """Return `snapshot`, with the current reward statistics if its own are of other sources."""
-        if snapshot.rewards.get("sources", self._sources) == self._sources:
-            return snapshot
-        return snapshot._replace(rewards=self.ppo.rewards.state())
-
-    @property
-    def _sources(self) -> list[dict[str, Any]]:
-        """`reward.sources` as plain values."""
-        return [source.model_dump() for source in self.config.reward.sources]
 
     def answer(self, question: Question, check: Callable[[], None], snapshot: Snapshot) -> Answer:
         """Answer with the policy of `snapshot`, whatever arrays the current one has in the model.
@@ -231,3 +217,79 @@ class PPOTraining(Trainable):
                 )
         finally:
             self._check = before
+
+
+class RunPrompts(NamedTuple):
+    """Prompts to train on, prompts to evaluate on, and warnings for the user, one line each."""
+
+    train: list[Prompt]
+    held_out: list[Prompt]
+    warnings: list[str]
+
+
+def prompts_record(found: RunPrompts) -> str:
+    """Return what a run remembers of its prompts: a line for each, in order, with its side of the split and a hash."""
+    sides = (("train", found.train), ("held-out", found.held_out))
+    return "".join(f"{side} {_hash(prompt)}\n" for side, prompts in sides for prompt in prompts)
+
+
+def changed_since(folder: RunFolder, found: RunPrompts) -> str:
+    """Return how the prompts `found` differ from those that the run in `folder` remembers; empty if they are the same.
+
+    Raises StorageError if what it remembers cannot be read.
+    """
+    if not is_file(folder.prompts):
+        return ""
+    with storage_error(f"cannot read '{folder.prompts}'"):
+        record = read_regular(folder.prompts, PROMPTS_BYTES).decode("ascii", "replace")
+    before, now = ([line.partition(" ")[::2] for line in each.splitlines()] for each in (record, prompts_record(found)))
+    if before == now:
+        return ""
+    known, given = (Counter(digest for _, digest in lines) for lines in (before, now))
+    new, lost = (given - known).total(), (known - given).total()
+    replaced = min(new, lost)
+    counts = ((replaced, "replaced"), (new - replaced, "added"), (lost - replaced, "removed"))
+    parts = [", ".join(f"{count} {what}" for count, what in counts if count) or "the same in another order"]
+    if places := [one.index for one in (*found.train, *found.held_out) if _hash(one) not in known]:
+        parts.append(f"the first new one is prompt {min(places)}, counted from 0")
+    held_out = {digest for side, digest in before if side == "held-out"}
+    if moved := len(held_out & {digest for side, digest in now if side == "train"}):
+        parts.append(f"{counted(moved, 'held-out prompt')} would be trained on")
+    return "; ".join(parts)
+
+
+def _hash(prompt: Prompt) -> str:
+    """Return a hash of what a model and a reward see of `prompt`."""
+    columns = json.dumps([prompt.prompt, prompt.columns], sort_keys=True, default=str)
+    return hashlib.blake2b(np.array(prompt.tokens, np.int32).tobytes() + columns.encode(), digest_size=8).hexdigest()
+
+
+def run_prompts(
+    config: Config, rows: Sequence[PromptRow], model: LoadedModel, skipped: Sequence[DataError] = ()
+) -> RunPrompts:
+    """Encode `rows` for `model` and split them. Raises DataError if prompt and response would exceed its context.
+
+    skipped: errors of rows that were left out as they were read.
+    """
+    c = config
+    encoded = encode_prompts(rows, model.tokenizer, c.data)
+    warnings = list(encoded.notes)
+    if broken := [*skipped, *encoded.skipped]:
+        warnings.append(
+            f"{counted(len(broken), 'prompt')} skipped as broken (data.skip_broken); the first: {broken[0]}"
+        )
+    if changed := encoded.dropped or encoded.truncated:
+        done = "dropped" if encoded.dropped else "cut to the last tokens"
+        warnings.append(
+            f"{changed} of {counted(len(rows), 'prompt')} {done}: longer than data.max_prompt_tokens = "
+            f"{c.data.max_prompt_tokens}"
+        )
+    room = max(len(prompt.tokens) for prompt in encoded.prompts) + c.rollout.max_new_tokens
+    if model.context and room > model.context:
+        longest = c.data.max_prompt_tokens + c.rollout.max_new_tokens
+        raise DataError(
+            f"the longest prompt and rollout.max_new_tokens = {c.rollout.max_new_tokens} need {room} tokens of up "
+            f"to {longest} allowed, but the model's context is {model.context}: lower data.max_prompt_tokens or "
+            "rollout.max_new_tokens"
+        )
+    return RunPrompts(*split_prompts(encoded.prompts, c.data.eval_fraction, split_seed(c)), warnings)

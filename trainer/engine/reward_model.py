@@ -15,7 +15,7 @@ import numpy as np
 
 from trainer.arrays import Purpose, key_for
 from trainer.config.reward_model import RewardModelConfig
-from trainer.engine.steps import StepTraining
+from trainer.engine.trainable import StepTraining
 from trainer.events import Alert, Phase, RewardModelEvaluation
 from trainer.files import PRIVATE, SHARED
 from trainer.models.backbone import ScalarHead

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import mlx.core as mx
+import numpy as np
 
+from trainer.arrays import Purpose
+from trainer.config import Config
+from trainer.config.dpo import DPOConfig, DPOTrainConfig
+from trainer.config.reward_model import RewardModelConfig, RewardTrainConfig
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.events import Phase, Report, ignored
-from trainer.fitting.phases import Phases
+from trainer.errors import UsageError
+from trainer.events import Phase, Report, RewardModelStep, ignored
+from trainer.fitting.phases import Phases, SkippedSteps
+from trainer.memory.estimate import changed
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel
+from trainer.pairs.comparisons import Comparisons
+from trainer.plurals import counted
 from trainer.policy_checkpoint import load_checkpoint, parts_of, save_checkpoint
 from trainer.preferences.records import Preference
 from trainer.rewards import Trust, trust_all
 from trainer.runs.folder import RunFolder
+
+Item = TypeVar("Item")
+TrainConfig = RewardTrainConfig | DPOTrainConfig
 
 
 class Hooks(NamedTuple):
@@ -137,3 +150,95 @@ class Trainable:
         """Continue from the state of the first rank, whose plain values are `state`."""
         here = self.snapshot()
         self.restore(here._replace(**state, **self.ranks.from_first(parts_of(here)[1])))
+
+
+def check_shares(config: Any, ranks: Ranks) -> None:
+    """Raise UsageError if an optimiser step does not give each rank a sequence or a comparison."""
+    if isinstance(config, Config):
+        size, what = config.rollout.batch_size // config.ppo.minibatches, "sequence"
+        name, raised = "rollout.batch_size / ppo.minibatches", "rollout.batch_size"
+    else:
+        size, what, name, raised = config.train.batch_size, "comparison", "train.batch_size", "train.batch_size"
+    if size < ranks.size:
+        part = "minibatch" if isinstance(config, Config) else "step"
+        raise UsageError(
+            f"a {part} of {counted(size, what)} ({name}) is too small for {ranks.size} ranks: raise {raised} or start "
+            "fewer ranks"
+        )
+
+
+def step_groups(groups: Sequence[Item], number: int, config: TrainConfig, seed: int) -> list[Item]:
+    """Return the groups of step `number`, counted from 1.
+
+    Each epoch visits all groups in its own order, which depends on `seed` and the epoch alone.
+    """
+    epoch, step = divmod(number - 1, math.ceil(len(groups) / config.batch_size))
+    order = np.random.default_rng([seed, Purpose.MINIBATCHES, epoch]).permutation(len(groups))
+    return [groups[place] for place in order[step * config.batch_size : (step + 1) * config.batch_size]]
+
+
+class StepTraining(Trainable):
+    """Steps on comparisons, of which a subclass has the loss, the evaluations and the state."""
+
+    step_event: ClassVar[type[RewardModelStep]] = RewardModelStep
+    data: Comparisons
+    learner: Any  # with `train`, as `DPOLearner` and `RewardLearner` have it
+
+    def __init__(self, config: RewardModelConfig | DPOConfig, *arguments: Any, **options: Any) -> None:
+        super().__init__(config, *arguments, **options)
+        self.tokens = 0
+        self.is_prepared = False
+        self._skipped = SkippedSteps("step", lambda: f"lower optim.lr ({config.optim.lr:g}) and start a new run")
+        self.phases = Phases(self.hooks.report, self.hooks.clock)
+
+    def use_data(self, config: Any, data: Comparisons) -> None:
+        """Train on `data` by `config`."""
+        self.config, self.data = config, data
+        self.total = config.train.epochs * math.ceil(len(data.train) / config.train.batch_size)
+        self.prompts, self.eval_prompts = len(data.train), len(data.held_out)
+        self.sizes = (data.longest, data.widest)
+
+    def opening(self) -> Callable[[], None] | None:
+        """Return `prepare` until it was called, or a state restored."""
+        return None if self.is_prepared else self.prepare
+
+    def prepare(self) -> None:
+        """Do what precedes the first step."""
+        raise NotImplementedError
+
+    def configure(self, config: Any, rewards: Any = None) -> None:
+        """Use the micro-batches of `config` from now on."""
+        tokens = config.optim.micro_batch_tokens
+        self.config = self.learner.config = changed(self.config, "optim.micro_batch_tokens", tokens)
+
+    def step(self) -> RewardModelStep:
+        """Take the next step: the gradient over its comparisons, then Adam.
+
+        Raises DivergedError when loss or gradient is NaN or inf for the third time in a row.
+        """
+        number = self.number + 1
+        groups = step_groups(self.data.train, number, self.config.train, self.config.run.seed)
+        mx.reset_peak_memory()
+        self.ranks.begin()
+        started = self.phases.clock()
+        found = self.learner.train(groups, number, self.phases.start(number, "update"))
+        seconds = self.phases.clock() - started
+        tokens = sum(group.tokens for group in groups)
+        self.number = number
+        self.tokens += tokens
+        memory = mx.get_peak_memory()
+        self.peaks = {"update": memory}
+        event = self.step_event(
+            iteration=number,
+            comparisons=len(groups),
+            **found,
+            learning_rate=self.learner.optimizer.learning_rate(number),
+            tokens=self.tokens,
+            tokens_per_second=tokens / seconds,
+            seconds=seconds,
+            memory_bytes=memory,
+            ranks=self.ranks.described(seconds, memory),
+        )
+        self.hooks.report(event)
+        self._skipped.after(number, skipped=event.skipped, report=self.hooks.report)
+        return event

@@ -21,8 +21,8 @@ from trainer.engine.live_settings import Change, changes, in_words, with_setting
 from trainer.engine.ppo import STATISTICS_RESTARTED, PPOTraining
 from trainer.engine.reward_model import RewardModelTraining
 from trainer.engine.run import Run, closing
-from trainer.engine.trainable import Hooks, Trainable
-from trainer.errors import Interrupted, OutOfMemoryError, TrainerError, UsageError, one_line
+from trainer.engine.trainable import Hooks, Trainable, check_shares
+from trainer.errors import Interrupted, OutOfMemoryError, TrainerError, one_line
 from trainer.events import (
     DataChanged,
     Evaluation,
@@ -48,7 +48,6 @@ from trainer.memory.estimate import changed
 from trainer.models.backbone import quantize_warning
 from trainer.models.blas import blas_warning, measure_matmul
 from trainer.monitoring import Monitor
-from trainer.plurals import counted
 from trainer.policy_checkpoint import Rollback
 from trainer.preferences.records import Preference
 from trainer.questions import Answer, Question, unanswered
@@ -102,9 +101,6 @@ def train(
             return training.train(preset or name)
         finally:
             ranks.end()
-
-
-train_dpo = train_reward_model = train  # the kind is that of the configuration
 
 
 def follow(ranks: Ranks, config: AnyConfig) -> None:
@@ -453,18 +449,3 @@ class Training:
         finally:
             if run.now != now:
                 run.state(now)
-
-
-def check_shares(config: Any, ranks: Ranks) -> None:
-    """Raise UsageError if an optimiser step does not give each rank a sequence or a comparison."""
-    if isinstance(config, Config):
-        size, what = config.rollout.batch_size // config.ppo.minibatches, "sequence"
-        name, raised = "rollout.batch_size / ppo.minibatches", "rollout.batch_size"
-    else:
-        size, what, name, raised = config.train.batch_size, "comparison", "train.batch_size", "train.batch_size"
-    if size < ranks.size:
-        part = "minibatch" if isinstance(config, Config) else "step"
-        raise UsageError(
-            f"a {part} of {counted(size, what)} ({name}) is too small for {ranks.size} ranks: raise {raised} or start "
-            "fewer ranks"
-        )

@@ -212,7 +212,7 @@ def test_a_checkpoint_that_fails_while_a_question_is_answered_ends_the_run(
         raise StorageError("no space")
 
     monkeypatch.setattr("trainer.engine.ppo.answer", slow)
-    monkeypatch.setattr("trainer.engine.ppo.save_checkpoint", full)
+    monkeypatch.setattr("trainer.engine.trainable.save_checkpoint", full)
     recorder = Recorder(
         lambda event: control.ask(QUESTIONS["policy"], reported.append) if within(event, "update", 1) else None
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from trainer.config.loading import load_config_as, parse_overrides
 from trainer.config.reward_model import RewardModelConfig
 from trainer.engine import checkpoint_evaluation, ppo
 from trainer.engine.checkpoint_evaluation import EvaluationOptions, evaluate_checkpoint
-from trainer.engine.training import train, train_dpo, train_reward_model
+from trainer.engine.training import train
 from trainer.errors import TrainerError
 from trainer.pairs import comparisons
 from trainer.rewards import trust_all
@@ -69,17 +68,17 @@ def test_a_run_of_ppo_says_what_is_missing_before_it_loads_the_model(
 
 
 @pytest.mark.parametrize(
-    ("train", "schema", "assignment", "message"),
+    ("schema", "assignment", "message"),
     [
-        (train_dpo, DPOConfig, "data.preferences=gone.db", "there is no preference store 'gone.db'"),
-        (train_dpo, DPOConfig, "reward.sources=['gone.py:score']", "no file 'gone.py'"),
-        (train_reward_model, RewardModelConfig, "data.preferences=gone.jsonl", "'gone.jsonl': no such file"),
-        (train_reward_model, RewardModelConfig, "data.preferences=gone.db", "there is no preference store 'gone.db'"),
+        (DPOConfig, "data.preferences=gone.db", "there is no preference store 'gone.db'"),
+        (DPOConfig, "reward.sources=['gone.py:score']", "no file 'gone.py'"),
+        (RewardModelConfig, "data.preferences=gone.jsonl", "'gone.jsonl': no such file"),
+        (RewardModelConfig, "data.preferences=gone.db", "there is no preference store 'gone.db'"),
     ],
 )
 @pytest.mark.usefixtures("loads_no_model")
 def test_a_run_on_preferences_says_what_is_missing_before_it_loads_the_model(
-    folder: Path, train: Callable[..., Any], schema: Any, assignment: str, message: str
+    folder: Path, schema: Any, assignment: str, message: str
 ) -> None:
     (folder / "empty.toml").write_text(f"[run]\ndir = '{folder}/runs'\n[model]\npath = '{folder}/model'\n")
     preferences = folder / "preferences.jsonl"
@@ -90,10 +89,10 @@ def test_a_run_on_preferences_says_what_is_missing_before_it_loads_the_model(
         train(config)
 
 
-@pytest.mark.parametrize(("train", "schema"), [(train_dpo, DPOConfig), (train_reward_model, RewardModelConfig)])
+@pytest.mark.parametrize("schema", [DPOConfig, RewardModelConfig])
 @pytest.mark.usefixtures("loads_no_model")
 def test_a_broken_row_late_in_the_preferences_is_reported_before_the_model_is_loaded(
-    folder: Path, tmp_path: Path, train: Callable[..., Any], schema: Any
+    folder: Path, tmp_path: Path, schema: Any
 ) -> None:
     (tmp_path / "empty.toml").write_text(f"[run]\ndir = '{tmp_path}/runs'\n[model]\npath = '{folder}/model'\n")
     preferences = tmp_path / "preferences.jsonl"

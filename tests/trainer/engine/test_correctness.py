@@ -15,7 +15,7 @@ from tiny import make_prompts, make_tokenizer
 
 from trainer.config.ppo import PPOConfig
 from trainer.config.schema import OptimConfig, RolloutConfig
-from trainer.engine.training import train_reward_model
+from trainer.engine.training import train
 from trainer.events import Iteration
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.pairs.comparisons import reward_comparisons
@@ -86,7 +86,7 @@ def test_a_saved_reward_model_has_mean_0_and_deviation_1_on_the_completions_it_w
     tmp_path: Path,
 ) -> None:
     config, pairs = reward_config(tmp_path, "run.name=a", "data.eval_fraction=0"), labelled(40)
-    train_reward_model(config, preferences=pairs)
+    train(config, preferences=pairs)
     loaded = load_reward_model(tmp_path / "runs" / "a")
     groups = reward_comparisons(pairs, loaded.base, config).train
     rewards = np.array(loaded.score([sequence for group in groups for sequence in group.sequences]))

@@ -26,7 +26,7 @@ from trainer.data import PromptRow, encode_prompts, split_prompts
 from trainer.dpo import completion_logprobs, read_completions, to_batch, to_completions
 from trainer.engine.control import Control
 from trainer.engine.dpo import DPO
-from trainer.engine.training import train, train_dpo, train_reward_model
+from trainer.engine.training import train
 from trainer.errors import ConfigError, DataError, StorageError, TrainerError, UsageError
 from trainer.events import (
     CheckpointSaved,
@@ -65,7 +65,7 @@ def trained(
     """Train a run in `folder`, for four steps by default."""
     recorder = Recorder(watch)
     config = load_config_as(DPOConfig, resume / "config.toml") if resume else dpo_config(folder, *overrides)
-    train_dpo(config, preferences=preferences, resume=resume, sinks=[recorder], control=control)
+    train(config, preferences=preferences, resume=resume, sinks=[recorder], control=control)
     return recorder
 
 
@@ -348,7 +348,7 @@ def test_a_reward_model_on_the_same_backbone_scores_the_samples_and_changes_noth
     monkeypatch.setattr("trainer.engine.training.measure_matmul", lambda: 1.7)
     dpo_config(tmp_path)
     config = reward_config(tmp_path, "run.name=rm", "train.batch_size=40")
-    train_reward_model(config, preferences=labelled(40))
+    train(config, preferences=labelled(40))
     run = tmp_path / "runs/rm"
     sources = f"reward.sources=[{{kind = 'model', path = '{run}'}}]"
     scored = trained(tmp_path, "run.name=a", sources, "checkpoint.every=0")

@@ -11,7 +11,7 @@ from dpo_helper import dpo_config
 from preference_samples import labelled, reward_config
 from runs_helper import Recorder, comparable, tiny_config, within
 
-from trainer.engine.training import train_dpo, train_reward_model
+from trainer.engine.training import train
 from trainer.events import (
     Alert,
     DPOStep,
@@ -31,18 +31,18 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def train(kind: str, tmp_path: Path) -> Train:
+def trained(kind: str, tmp_path: Path) -> Train:
     """Return a function that trains a run of this kind on the same comparisons, for as many steps as these make."""
 
     def run(name: str, watch: Callable[[Event], None] = lambda event: None, *settings: str, **how: Any) -> Recorder:
         recorder = Recorder(watch)
         settings = (f"run.name={name}", "train.epochs=2", *settings)
         if kind == "dpo":
-            train_dpo(dpo_config(tmp_path, *settings), preferences=labelled(24), sinks=[recorder], **how)
+            train(dpo_config(tmp_path, *settings), preferences=labelled(24), sinks=[recorder], **how)
         else:
             tiny_config(tmp_path)
             config = reward_config(tmp_path, *settings)
-            train_reward_model(config, preferences=labelled(24), sinks=[recorder], **how)
+            train(config, preferences=labelled(24), sinks=[recorder], **how)
         return recorder
 
     return run
@@ -61,9 +61,9 @@ def fails(phase: str, number: int, *, times: int = 1) -> Callable[[Event], None]
 
 
 def test_a_failed_allocation_halves_the_micro_batch_and_repeats_the_step(
-    kind: str, train: Train, tmp_path: Path
+    kind: str, trained: Train, tmp_path: Path
 ) -> None:
-    healed, plain = train("a", fails("update", 2)), train("b")
+    healed, plain = trained("a", fails("update", 2)), trained("b")
     steps = [comparable(event) for event in healed.of(KINDS[kind])]
     for mine, other in zip(steps, [comparable(event) for event in plain.of(KINDS[kind])], strict=True):
         assert mine["loss"] == pytest.approx(other["loss"], abs=1e-4)

@@ -19,7 +19,8 @@ from runs_helper import comparable, newest_checkpoint, outcome
 from trainer.config import AnyConfig
 from trainer.config.loading import config_text
 from trainer.distributed.ranks import Ranks
-from trainer.engine.training import check_shares, train_dpo, train_reward_model
+from trainer.engine.trainable import check_shares
+from trainer.engine.training import train
 from trainer.errors import UsageError
 from trainer.events import (
     DPOEvaluation,
@@ -92,7 +93,6 @@ def same(event: Event) -> dict[str, Any]:
 
 
 def train_alone(kind: str, folder: Path, name: str, *settings: str) -> None:
-    train: Any = train_dpo if kind == "dpo" else train_reward_model
     train(configured(kind, folder, name, *settings))
 
 

@@ -14,9 +14,8 @@ from tiny import load_tiny
 from trainer.arrays import Purpose
 from trainer.engine import reward_model as reward_model_run
 from trainer.engine.reward_model import RewardModelTraining, _sequences_of
-from trainer.engine.steps import step_groups
-from trainer.engine.trainable import Hooks
-from trainer.engine.training import train_reward_model
+from trainer.engine.trainable import Hooks, step_groups
+from trainer.engine.training import train
 from trainer.errors import UsageError
 from trainer.events import Alert, RewardModelEvaluation, RewardModelStep
 from trainer.pairs.comparisons import reward_comparisons
@@ -125,7 +124,7 @@ def test_pairs_are_taken_from_the_states_of_their_group_without_ties(tmp_path: P
 def trained(folder: Path, *settings: str) -> Recorder:
     recorder = Recorder()
     config = reward_config(folder, "data.eval_fraction=0.2", *settings)
-    train_reward_model(config, preferences=labelled(200), sinks=[recorder])
+    train(config, preferences=labelled(200), sinks=[recorder])
     return recorder
 
 

@@ -11,7 +11,7 @@ import pytest
 from preference_samples import labelled, preference, reward_config
 
 from trainer.confidence import Interval, wilson_interval
-from trainer.engine.training import train_reward_model
+from trainer.engine.training import train
 from trainer.pairs.groups import Group, Pair
 from trainer.reward_model.loaded import evaluate, load_reward_model
 from trainer.reward_model.pair_evaluation import (
@@ -202,7 +202,7 @@ def test_a_saved_model_evaluates_to_what_its_training_reported(tmp_path: Path, s
     with PreferenceStore(store) as opened:
         opened.add_many([*labelled(60), preference("t", ["ab", "ba"], "tie")], source="test")
     config = reward_config(tmp_path, "run.name=a", f"data.preferences={store}", "data.eval_fraction=0.3", *settings)
-    train_reward_model(config)
+    train(config)
     loaded = load_reward_model(tmp_path / "runs/a")
     result, warnings = evaluate(loaded, RunFolder(tmp_path / "runs/a"))
     reported = loaded.card["evaluation"]

@@ -23,7 +23,7 @@ from trainer.config.loading import load_config_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.engine.control import Control
 from trainer.engine.reward_model import RewardModelTraining, _sequences_of
-from trainer.engine.training import train_reward_model
+from trainer.engine.training import train
 from trainer.errors import DataError, DivergedError, StorageError, TrainerError, UsageError
 from trainer.events import (
     Alert,
@@ -62,7 +62,7 @@ def trained(
     config = reward_config(folder, *overrides)
     if resume:
         config = load_config_as(RewardModelConfig, resume / "config.toml")
-    train_reward_model(config, preferences=preferences, resume=resume, sinks=[recorder], control=control)
+    train(config, preferences=preferences, resume=resume, sinks=[recorder], control=control)
     return recorder
 
 
@@ -436,7 +436,7 @@ def test_a_reward_model_whose_state_says_nothing_is_not_evaluated_on_what_its_ru
     data = tmp_path / "pairs.jsonl"
     data.write_text("".join(f'{{"prompt": "{n}", "chosen": "aa{n}", "rejected": "b{n}"}}\n' for n in range(24)))
     config = reward_config(tmp_path, "run.name=a", f"data.preferences={data}")
-    train_reward_model(config)
+    train(config)
     folder = RunFolder(tmp_path / "runs/a")
     newest = newest_checkpoint(folder)
     assert newest is not None

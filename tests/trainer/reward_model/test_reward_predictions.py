@@ -19,7 +19,7 @@ from runs_helper import Killed, Recorder
 
 from trainer.config.loading import load_config_as
 from trainer.config.reward_model import RewardModelConfig
-from trainer.engine.training import train_reward_model
+from trainer.engine.training import train
 from trainer.errors import StorageError
 from trainer.events import Event, RewardModelEvaluation, RewardModelStep, RunEnded
 from trainer.preferences.records import Text
@@ -140,7 +140,7 @@ def trained(folder: Path, *overrides: str, count: int = 60, **how: Any) -> Recor
     recorder = Recorder(how.pop("watch", lambda event: None))
     config = reward_config(folder, "run.name=a", "data.eval_fraction=0.3", *overrides)
     how.setdefault("preferences", labelled(count))
-    train_reward_model(config, sinks=[recorder], **how)
+    train(config, sinks=[recorder], **how)
     return recorder
 
 
@@ -219,5 +219,5 @@ def test_a_run_that_was_killed_and_resumed_keeps_the_same_pairs(tmp_path: Path) 
     with pytest.raises(Killed):
         trained(tmp_path, "run.name=b", *settings, watch=watch)
     config = load_config_as(RewardModelConfig, tmp_path / "runs/b/config.toml")
-    train_reward_model(config, preferences=labelled(60), resume=tmp_path / "runs/b")
+    train(config, preferences=labelled(60), resume=tmp_path / "runs/b")
     assert kept(tmp_path / "runs/b") == kept(tmp_path / "runs/a")

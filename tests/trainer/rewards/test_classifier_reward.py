@@ -16,7 +16,7 @@ from tiny import make_checkpoint, make_tokenizer
 
 from trainer.arrays import pad
 from trainer.config.schema import ModelConfig, RewardConfig
-from trainer.engine.training import train_reward_model
+from trainer.engine.training import train
 from trainer.errors import ModelError, RewardError
 from trainer.models.adapters import linear_places, lora_parameters, new_adapter, only_adapter, update_lora
 from trainer.models.backbone import load_backbone
@@ -271,7 +271,7 @@ def test_a_reward_model_begins_as_a_classifier_and_loads_again(tmp_path: Path) -
     began = RewardModel(loaded.backbone, config, key=mx.random.key(0), head=loaded.head)
     raw = began.scores(mx.array(pad(SEQUENCES)), mx.array([len(one) for one in SEQUENCES]))
     np.testing.assert_allclose(np.array(raw), expected, atol=1e-5)
-    train_reward_model(config, preferences=labelled(24))
+    train(config, preferences=labelled(24))
     trained = load_reward_model(tmp_path / "runs" / "rm")
     assert not mx.array_equal(trained.model.parameters()["head.weight"], began.parameters()["head.weight"])
     assert mx.array_equal(trained.untrained["head.weight"], began.parameters()["head.weight"])

@@ -15,7 +15,7 @@ from dpo_helper import dpo_config
 from preference_samples import labelled, reward_config
 from runs_helper import Killed, Recorder, record, tiny_config
 
-from trainer.engine.training import train, train_dpo, train_reward_model
+from trainer.engine.training import train
 from trainer.errors import RewardError, StorageError
 from trainer.events import CheckpointSaved, Event, Iteration, RewardModelStep, RunEnded, RunStarted
 from trainer.reward_model.predictions import HELD_OUT
@@ -37,8 +37,8 @@ def runner(train: Callable[..., object], config: Callable[..., Any], *always: st
 
 
 ppo = runner(train, tiny_config)
-reward_model = runner(partial(train_reward_model, preferences=labelled(30)), reward_config, "checkpoint.every=1")
-dpo = runner(partial(train_dpo, preferences=labelled(30)), dpo_config, "checkpoint.every=1")
+reward_model = runner(partial(train, preferences=labelled(30)), reward_config, "checkpoint.every=1")
+dpo = runner(partial(train, preferences=labelled(30)), dpo_config, "checkpoint.every=1")
 KINDS = pytest.mark.parametrize("run", [ppo, reward_model], ids=["ppo", "reward_model"])
 PLACES = ["samples", "samples/index", "checkpoints", "control", "control/answers", "events.jsonl", "lock"]
 

@@ -19,7 +19,7 @@ from run_kinds_helper import HELD_OUT, STEP, dpo_evaluation, dpo_step, human, re
 from trainer.config.dpo import DPOConfig
 from trainer.config.loading import parse_overrides
 from trainer.config.problems import validate_as
-from trainer.engine.training import train_dpo, train_reward_model
+from trainer.engine.training import train
 from trainer.errors import UsageError
 from trainer.events import Evaluation, Iteration, StateChanged
 from trainer.runs.sinks import build_trackers, metrics
@@ -259,7 +259,7 @@ def test_tensorboard_files_hold_the_points(tmp_path: Path) -> None:
 def test_runs_of_reward_models_and_of_dpo_have_trackers_too(install: Install, tmp_path: Path) -> None:
     library = install("trackio")
     config = reward_config(tmp_path, "run.name=liked", 'run.trackers=["trackio"]')
-    train_reward_model(config, preferences=labelled(24))
+    train(config, preferences=labelled(24))
     assert library.started["name"] == "liked"
     assert library.started["config"]["train"]["batch_size"] == 8
     assert library.finished == 1
@@ -269,7 +269,7 @@ def test_runs_of_reward_models_and_of_dpo_have_trackers_too(install: Install, tm
     library = install("trackio")
     where = [f"model.path={tmp_path / 'model'}", f"run.dir={tmp_path / 'runs'}", "run.name=preferred"]
     overrides = parse_overrides([*where, 'run.trackers=["trackio"]', "train.batch_size=8"], DPOConfig)
-    train_dpo(validate_as(DPOConfig, overrides), preferences=labelled(24))
+    train(validate_as(DPOConfig, overrides), preferences=labelled(24))
     assert (library.started["name"], library.finished) == ("preferred", 1)
     assert {"chosen_reward", "loss"} <= set(library.points[1])
     assert {"held_out/kl", "held_out/accuracy"} <= set(library.points[0])

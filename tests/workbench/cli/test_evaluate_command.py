@@ -18,7 +18,7 @@ from tiny import make_checkpoint
 from trainer.config import parse_overrides
 from trainer.config.dpo import DPOConfig
 from trainer.config.problems import validate_as
-from trainer.engine.training import train_dpo
+from trainer.engine.training import train
 from trainer.events import Evaluation
 from trainer.rewards.code import code_of
 from trainer.runs.checkpoint_files import read_best, write_state
@@ -260,7 +260,7 @@ def test_a_dpo_run_is_evaluated_by_its_samples_as_it_evaluated_itself(
     settings += ["rollout.max_new_tokens=8", "optim.lr=0.01", f"reward.sources=['{tmp_path}/rewards.py:score']"]
     recorder = Recorder()
     overrides = parse_overrides([*settings, "data.eval_fraction=0.2"], DPOConfig)
-    train_dpo(validate_as(DPOConfig, overrides), sinks=[recorder])
+    train(validate_as(DPOConfig, overrides), sinks=[recorder])
     event = recorder.of(Evaluation)[-1]
     report = found(capsys, tmp_path / "runs/d", "--trust-code")
     assert (report["kind"], report["critic"], report["prompts"]) == ("dpo", {}, event.prompts)

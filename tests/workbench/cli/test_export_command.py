@@ -10,7 +10,7 @@ import pytest
 from dpo_helper import dpo_config
 from runs_helper import record, tiny_config
 
-from trainer.engine.training import train_dpo
+from trainer.engine.training import train
 from trainer.models.peft_adapters import read_peft
 from workbench.cli import main as cli
 
@@ -74,7 +74,7 @@ def test_a_policy_of_dpo_is_exported_with_its_preferences(tmp_path: Path, capsys
     pairs = tmp_path / "pairs.jsonl"
     rows = [{"prompt": "one ", "chosen": f"a{number}", "rejected": f"b{number}"} for number in range(12)]
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    train_dpo(dpo_config(tmp_path, "run.name=d", f"data.preferences='{pairs}'"))
+    train(dpo_config(tmp_path, "run.name=d", f"data.preferences='{pairs}'"))
     code, _, err = run(capsys, "export", tmp_path / "runs" / "d", "--output", tmp_path / "out")
     assert code == 0
     assert "TRL" not in err

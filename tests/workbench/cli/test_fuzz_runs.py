@@ -24,7 +24,7 @@ from rich.console import Console
 from runs_helper import record, tiny_config
 
 from trainer.config import Config
-from trainer.engine.training import train_dpo, train_reward_model
+from trainer.engine.training import train
 from trainer.errors import TrainerError
 from trainer.events import EVENT_TYPES, Alarm, Event
 from trainer.monitoring import Monitor
@@ -83,8 +83,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pairs = folder / "pairs.jsonl"
     pairs.write_text("".join(f'{{"prompt": "{n}", "chosen": "aa{n}", "rejected": "b{n}"}}\n' for n in range(24)))
     both = (f"data.preferences={pairs}", "checkpoint.every=2")
-    train_reward_model(reward_config(folder, "run.name=reward-model", *both))
-    train_dpo(dpo_config(folder, "run.name=dpo", "reward.sources=['lexicon']", *both))
+    train(reward_config(folder, "run.name=reward-model", *both))
+    train(dpo_config(folder, "run.name=dpo", "reward.sources=['lexicon']", *both))
     progress = {"event": "phase", "phase": "update", "iteration": 1, "done": 1, "total": 2}
     for name in KINDS:
         run = folder / "runs" / name

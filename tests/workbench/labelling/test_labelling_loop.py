@@ -12,7 +12,7 @@ from runs_helper import Recorder, tiny_config
 from tiny import make_checkpoint
 
 from trainer.engine.control import Control
-from trainer.engine.training import train, train_reward_model
+from trainer.engine.training import train
 from trainer.events import Alarm, Alert, Event, Iteration, RewardModelEvaluation, SamplesWritten, SettingChanged
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
 from trainer.preferences.store import PreferenceStore
@@ -69,9 +69,7 @@ def learn(folder: Path, store: Path) -> tuple[float, float]:
     make_checkpoint(folder / "judge", scale=0.3)  # smaller weights give hidden states that are easier to read
     reported = Recorder()
     settings = (f"data.preferences={store}", "data.eval_fraction=0.3", "train.epochs=3", "train.batch_size=4")
-    train_reward_model(
-        reward_config(folder, "run.name=liked", f"model.path={folder}/judge", *settings), sinks=[reported]
-    )
+    train(reward_config(folder, "run.name=liked", f"model.path={folder}/judge", *settings), sinks=[reported])
     evaluations = reported.of(RewardModelEvaluation)
     return evaluations[0].accuracy, evaluations[-1].accuracy
 

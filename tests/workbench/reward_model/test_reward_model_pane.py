@@ -16,7 +16,7 @@ from reward_pane_app import REPORT, Run, Workbench, evaluation, look, pair, sett
 from scripted_run import ended, started
 from snapshots import SNAPSHOTS, check
 
-from trainer.engine.training import train_reward_model
+from trainer.engine.training import train
 from trainer.events import Event, PhaseProgress, StateChanged
 from trainer.reward_model.predictions import HELD_OUT, read_predictions
 from trainer.runs.folder import RunFolder, rename_run
@@ -48,7 +48,7 @@ async def test_the_pane_matches_its_snapshot() -> None:
 
 async def test_the_pane_shows_what_a_training_leaves(tmp_path: Path) -> None:
     config = reward_config(tmp_path, "run.name=a", "data.eval_fraction=0.3")
-    train_reward_model(config, preferences=labelled(60))
+    train(config, preferences=labelled(60))
     async with workbench() as (app, pilot):
         assert "step 6 of 6   42 comparisons, 18 held out" in app.text("heading")
         found = read_predictions(tmp_path / "runs/a" / HELD_OUT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from token_samples import SETTINGS, sample_row
 from trainer.config import AnyConfig, Config
 from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import RewardModelConfig
-from trainer.events import Evaluation, Event
+from trainer.events import Evaluation, Event, SettingChanged
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
 from trainer.runs.listing import PPO
@@ -80,6 +81,23 @@ def events_of_kind(kind: str) -> list[Event]:
     if kind == DPO:
         return [start, *map(dpo_step, range(1, 9)), dpo_evaluation(8), evaluation(8), ended(iteration=8)]
     return [start, *map(reward_step, range(1, 9)), reward_evaluation(8), ended(iteration=8)]
+
+
+def hostile_events() -> list[Event]:
+    """Return a run whose texts and numbers are as bad as they can be."""
+    numbers = {
+        "score_mean": 1e308,
+        "kl": 1e308,
+        "entropy": -math.inf,
+        "seconds": {HOSTILE: 1e300},
+        "memory_bytes": 2**62,
+    }
+    return [
+        started(model=HOSTILE * 20, versions={HOSTILE: HOSTILE}, device=HOSTILE),
+        *(iteration(number, **numbers) for number in range(1, 9)),
+        evaluation(8, parts={HOSTILE: 1.0, HOSTILE * 9: math.nan}),
+        SettingChanged(iteration=2, key=HOSTILE, old=HOSTILE, value=[{"kind": HOSTILE * 30}]),
+    ]
 
 
 def sample(prompt: str, iteration: int, completion: str = " there was joy.", **changes: Any) -> Sample:

@@ -39,15 +39,15 @@ Row = tuple[str, str, Sequence[str]]
 
 
 def table_lines(columns: Sequence[Piece], rows: Sequence[Row], width: int) -> Iterator[Line]:
-    """Yield lines of at most `width` columns, if one column of cells fits; cells are aligned to the right.
+    """Yield lines of at most `width` columns (60 or more); cells are aligned to the right.
 
     columns: their headings, made safe to print. A heading that is wider than its room has … in its middle.
     """
     labels = max(cell_len(label) for label, _, _ in rows)
     units = max(cell_len(unit) for _, unit, _ in rows)
     first = labels + (units + 1 if units else 0)
-    cells = max([cell_len(cell) for *_, cells in rows for cell in cells] + [5])
     room = max(width - first, 0)
+    cells = min(max([cell_len(cell) for *_, cells in rows for cell in cells] + [5]), max(room - TABLE_GAP, 5))
     blocks = -(-len(columns) // max(room // (cells + TABLE_GAP), 1))
     at_once = -(-len(columns) // blocks)
     widest = max(cells, min(max(cell_len(heading) for heading, _ in columns), room // at_once - TABLE_GAP))

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from compared_runs import HOSTILE, compared, evaluation, events_of_kind, ppo_events, sample, singles
+from compared_runs import HOSTILE, compared, evaluation, events_of_kind, hostile_events, ppo_events, sample, singles
 from rich.cells import cell_len
 from scripted_run import ended, iteration, started
 
@@ -53,24 +53,11 @@ def two_runs(**changes: Any) -> list[ComparedRun]:
 
 
 def hostile_runs() -> list[ComparedRun]:
-    numbers = {
-        "score_mean": 1e308,
-        "kl": 1e308,
-        "entropy": -math.inf,
-        "seconds": {HOSTILE: 1e300},
-        "memory_bytes": 2**62,
-    }
-    events = [
-        started(model=HOSTILE * 20, versions={HOSTILE: HOSTILE}),
-        *(iteration(number, **numbers) for number in range(1, 9)),
-        evaluation(8, parts={HOSTILE: 1.0, HOSTILE * 9: math.nan}),
-        SettingChanged(iteration=2, key=HOSTILE, old=HOSTILE, value=[{"kind": HOSTILE * 30}]),
-    ]
     answers = [sample(HOSTILE * 50, 8, HOSTILE * 50, score=math.inf, kl=math.nan, truncated=True)]
     return [
         compared(
             HOSTILE.replace("/", "") * 5,
-            events,
+            hostile_events(),
             samples=answers,
             config={HOSTILE: {"x": HOSTILE * place}, "kind": HOSTILE},
             problems=[HOSTILE],

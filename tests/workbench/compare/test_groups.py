@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compared_runs import HOSTILE, compared
+from compared_runs import HOSTILE, compared, hostile_events
 from rich.cells import cell_len
 from scripted_run import ended, iteration, started
 
 from trainer.confidence import Interval, t_quantile
 from trainer.config import Config
-from trainer.events import SettingChanged
 from workbench.compare import measures
 from workbench.compare.compared_run import LETTERS, ComparedRun, RunGroup
 from workbench.compare.differences import Contrast, contrast, group_mean, sentence, welch_interval
@@ -174,18 +173,12 @@ def cautions_of(*groups: RunGroup) -> list[str]:
 
 
 def hostile() -> list[RunGroup]:
-    numbers = {"score_mean": 1e308, "kl": 1e-308, "seconds": {HOSTILE: 1e300}}
-    events = [
-        started(model=HOSTILE * 20, device=HOSTILE),
-        *(iteration(number, **numbers) for number in range(1, 9)),
-        SettingChanged(iteration=2, key=HOSTILE, old=HOSTILE, value=[{"kind": HOSTILE * 30}]),
-    ]
     return [
         RunGroup(
             LETTERS[place],
             f"{place}{HOSTILE}",
             [
-                compared(HOSTILE.replace("/", ""), events, config={HOSTILE: place + n}, problems=[HOSTILE])
+                compared(HOSTILE.replace("/", ""), hostile_events(), config={HOSTILE: place + n}, problems=[HOSTILE])
                 for n in range(2)
             ],
         )

@@ -20,15 +20,10 @@ from trainer.reward_model.predictions import CalibrationBin
 from workbench.reward_model.charts import accuracy_lines, calibration_lines, curve_lines, report_of, reward_histogram
 from workbench.reward_model.pairs import pair_lines, pair_text_lines
 from workbench.run.view import RunView
-from workbench.text import Line, plain
+from workbench.text import plain
 
 BARS = " ▁▂▃▄▅▆▇█"
-WIDTHS, HEIGHTS = st.integers(12, 140), st.integers(1, 16)
 shares = st.floats(0, 1) | st.sampled_from([math.nan, math.inf, -1e308, 7.0])
-
-
-def fits(lines: list[Line], width: int, height: int) -> bool:
-    return len(lines) <= height and all(cell_len(text) <= width for text in texts(lines))
 
 
 def course(losses: list[float], accuracies: list[float], *more: Any) -> RunView:
@@ -41,14 +36,27 @@ def course(losses: list[float], accuracies: list[float], *more: Any) -> RunView:
     return made
 
 
-# Accuracy
-
-
-@given(value=shares, low=shares, high=shares, length=shares, width=WIDTHS, height=HEIGHTS)
-def test_any_accuracy_is_drawn_within_the_size(value, low, high, length, width, height):
-    event = evaluation(3, accuracy=value, accuracy_low=low, accuracy_high=high, length_accuracy=length)
-    assert fits(accuracy_lines(report_of(event), 3, width, height), width, height)
-    assert fits(accuracy_lines(REPORT, 3, width, height), width, height)
+@given(
+    ends=st.tuples(shares, shares, shares, shares),
+    bins=st.lists(st.builds(CalibrationBin, shares, shares, st.integers(0, 10**7), shares, shares), max_size=10),
+    values=any_values,
+    others=any_values,
+    width=st.integers(12, 140),
+    height=st.integers(1, 16),
+)
+def test_any_numbers_are_drawn_within_the_size(ends, bins, values, others, width, height):
+    names = "accuracy", "accuracy_low", "accuracy_high", "length_accuracy"
+    odd = evaluation(3, **dict(zip(names, ends, strict=True)))
+    view = course(values, others, evaluation(-4, log_loss=math.nan), evaluation(4, accuracy=-1e308), evaluation(120))
+    for lines in (
+        accuracy_lines(report_of(odd), 3, width, height),
+        accuracy_lines(REPORT, 3, width, height),
+        curve_lines(view, width, height),
+        calibration_lines(bins, ends[0], width, height),
+        reward_histogram(values, others, width, height),
+    ):
+        assert len(lines) <= height
+        assert all(cell_len(text) <= width for text in texts(lines))
 
 
 def test_the_interval_and_the_value_are_drawn_to_scale_from_0_to_100_percent():
@@ -71,32 +79,15 @@ def test_the_interval_and_the_value_are_drawn_to_scale_from_0_to_100_percent():
 def test_a_model_that_is_not_clearly_better_than_length_is_marked_so():
     event = evaluation(9, accuracy=0.6, accuracy_low=0.54, length_accuracy=0.548)
     assert "△ not clearly better than length alone" in roles(accuracy_lines(report_of(event), 9, 90, 9), "alert")
-    assert not roles(accuracy_lines(report_of(evaluation(9)), 9, 90, 9), "alert")
-    assert not roles(accuracy_lines(report_of(evaluation(9, accuracy_low=math.nan)), 9, 90, 9), "alert")
-
-
-def test_the_lead_over_length_decides_where_the_pairs_are_known():
+    for fine in (evaluation(9), evaluation(9, accuracy_low=math.nan)):
+        assert not roles(accuracy_lines(report_of(fine), 9, 90, 9), "alert")
     for low, is_marked in ((-0.01, True), (0.01, False)):
         lines = accuracy_lines(replace(REPORT, over_length=Interval(0.05, low, 0.11)), 9, 90, 20)
         said = f"difference from length alone: 5.0 points, {100 * low:.1f} to 11.0"
         assert (f" △ {said}: label more" if is_marked else f" {said}") in texts(lines)[:6], "a small pane shows six"
         assert bool(roles(lines, "alert")) is is_marked
-
-
-def test_parts_are_listed_where_there_are_several():
     lines = texts(accuracy_lines(REPORT, 9, 90, 20))
     assert [line.split()[0] for line in lines[5:]] == ["better", "shorter", "longer"], "all are of one source"
-
-
-# The course
-
-
-@given(losses=any_values, accuracies=any_values, width=WIDTHS, height=HEIGHTS)
-def test_any_loss_curve_is_drawn_within_the_size(losses, accuracies, width, height):
-    made = course(
-        losses, accuracies, evaluation(-4, log_loss=math.nan), evaluation(4, accuracy=-1e308), evaluation(120)
-    )
-    assert fits(curve_lines(made, width, height), width, height)
 
 
 def test_a_falling_loss_falls_and_held_out_pairs_are_at_their_step():
@@ -136,22 +127,6 @@ def test_a_run_under_way_has_room_for_the_steps_to_come_and_one_that_ended_early
     assert "no steps yet" in texts(curve_lines(RunView(), 80, 5))[1]
 
 
-# Calibration
-
-
-@given(
-    bins=st.lists(
-        st.builds(CalibrationBin, shares, shares, st.integers(0, 10**7), shares, shares),
-        max_size=10,
-    ),
-    error=shares,
-    width=WIDTHS,
-    height=HEIGHTS,
-)
-def test_any_bins_are_drawn_within_the_size(bins, error, width, height):
-    assert fits(calibration_lines(bins, error, width, height), width, height)
-
-
 def test_a_bar_ends_at_the_accuracy_and_the_mark_is_at_the_predicted_one():
     bins = [CalibrationBin(0.5, 0.55, 40, 0.53, 1.0), CalibrationBin(0.95, 1.0, 7, 0.99, 0.5)]
     lines = texts(calibration_lines(bins, 0.25, 67, 13))
@@ -164,14 +139,6 @@ def test_a_bar_ends_at_the_accuracy_and_the_mark_is_at_the_predicted_one():
     assert [place for place, row in enumerate(plot) if row[59] == "◂"] == [0]
     assert lines[11].split() == ["pairs", "40", "7"]
     assert "no decided held-out pairs yet" in texts(calibration_lines([], math.nan, 60, 5))[1]
-
-
-# Rewards
-
-
-@given(chosen=any_values, rejected=any_values, width=WIDTHS, height=HEIGHTS)
-def test_any_rewards_are_drawn_within_the_size(chosen, rejected, width, height):
-    assert fits(reward_histogram(chosen, rejected, width, height), width, height)
 
 
 def test_chosen_and_rejected_are_counted_on_one_axis():

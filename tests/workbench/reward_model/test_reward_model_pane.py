@@ -79,21 +79,16 @@ async def test_the_newest_run_is_shown_and_left_and_right_go_through_the_others(
         assert [heading[0] for heading in seen] == ["c", "b", "a", "a", "b", "c", "c"]
         assert "✓ done   step 75 of 75   600 comparisons, 200 held out   run 1 of 3" in seen[0]
         assert "run 3 of 3" in seen[2]
-
-
-async def test_a_run_that_begins_is_shown_unless_another_was_chosen() -> None:
-    Run("a", 1).train(), Run("b", 2).train()
-    async with workbench() as (app, pilot):
-        Run("c", 3)
-        await look(pilot)
-        assert app.text("heading").startswith("c ")
         await pilot.press("left")
         Run("d", 4)
         await look(pilot)
-        assert app.text("heading").startswith("b ")
+        assert app.text("heading").startswith("b "), "which was chosen"
         rename_run(RunFolder(Path("runs/b")), "e")
         await look(pilot)
         assert app.text("heading").startswith("d "), "what was chosen is there no more"
+        Run("f", 5)
+        await look(pilot)
+        assert app.text("heading").startswith("f "), "a run that begins is shown"
 
 
 async def test_a_training_that_still_loads_is_named_until_it_has_a_folder() -> None:
@@ -111,20 +106,30 @@ async def test_a_training_that_still_loads_is_named_until_it_has_a_folder() -> N
         assert "loads" not in app.text("heading")
 
 
-async def test_a_live_run_shows_its_phase_and_the_time_left_and_can_be_stopped() -> None:
+async def test_a_live_run_is_followed_from_its_start_and_can_be_stopped() -> None:
     run = Run("live", 1, steps=4)
     with run.folder.lock():
         async with workbench() as (app, pilot):
+            assert "Held-out pairs appear after the first evaluation" in app.screen_text
+            assert "no steps yet" in app.screen_text
             sink = ProgressFile(run.folder.progress)
             sink.emit(PhaseProgress(iteration=0, phase="score", done=3, total=12))
+            run.report(evaluation(0, accuracy=0.5, accuracy_low=0.4, accuracy_high=0.6))
+            run.keep([pair(1, -1.0), pair(2, 1.0)], iteration=0)
             await look(pilot)
             assert "● loading the model   step 0 of 4   score 25%" in app.text("heading")
-            run.report(StateChanged(state="training"), step(1), step(2))
+            assert "✗ 1 of 2" in app.text("pairs")
+            run.report(StateChanged(state="training"), step(1), step(2), evaluation(2))
             sink.emit(PhaseProgress(iteration=3, phase="update", done=1, total=2))
             await look(pilot)
             assert "● training   step 2 of 4   12s left   update 50%" in app.text("heading")
-            await pilot.press("X")
-            await pilot.press("n")
+            await pilot.press("down")
+            run.keep([pair(3, -2.0), pair(1, -1.0), pair(2, 1.0)], iteration=2)
+            await look(pilot)
+            assert app.pane.selected is not None
+            assert "Question 2" in str(app.pane.selected.prompt), "the cursor stays with its pair"
+            assert app.listed.cursor == 2
+            await pilot.press("X", "n")
             await settle(pilot)
             assert not list(run.folder.control.glob("*.json"))
             await pilot.press("X", "y")
@@ -134,28 +139,6 @@ async def test_a_live_run_shows_its_phase_and_the_time_left_and_can_be_stopped()
     run.report(ended("stopped", 2))
     async with workbench() as (app, pilot):
         assert app.pane.check_action("stop", ()) is False
-
-
-async def test_a_live_run_is_followed_from_its_start_to_its_end() -> None:
-    run = Run("live", 1, steps=4)
-    with run.folder.lock():
-        async with workbench() as (app, pilot):
-            assert "Held-out pairs appear after the first evaluation" in app.screen_text
-            assert "no steps yet" in app.screen_text
-            run.report(evaluation(0, accuracy=0.5, accuracy_low=0.4, accuracy_high=0.6))
-            run.keep([pair(1, -1.0), pair(2, 1.0)], iteration=0)
-            await look(pilot)
-            assert "after step 75" not in app.screen_text
-            assert "✗ 1 of 2" in app.text("pairs")
-            run.report(step(1), step(2), evaluation(2))
-            await look(pilot)
-            assert "step 2 of 4" in app.text("heading")
-            await pilot.press("down")
-            run.keep([pair(3, -2.0), pair(1, -1.0), pair(2, 1.0)], iteration=2)
-            await look(pilot)
-            assert app.pane.selected is not None
-            assert "Question 2" in str(app.pane.selected.prompt), "the cursor stays with its pair"
-            assert app.listed.cursor == 2
 
 
 async def test_an_open_pair_shows_its_newest_numbers_and_closes_when_it_is_no_longer_listed() -> None:

@@ -144,11 +144,14 @@ async def test_a_label_waits_for_a_store_that_another_process_holds_and_is_not_l
 
 async def test_an_answer_for_a_session_that_was_left_shows_nothing() -> None:
     session, other = FakeSession(items(3)), FakeSession([item("x", "y", prompt="of the other one")])
-    async with labelling(session, patience=0.01) as (app, pilot):
+    async with labelling(session, patience=0.2) as (app, pilot):
         session.held = []
-        await pilot.press("1")
+        app.post_message(events.Key("1", None))
+        await until(lambda: bool(session.held))
         app.pane.end()
         app.pane.begin(other, other.now())  # type: ignore[arg-type]
+        await pilot.press("f")  # once the patience with the one before is over
+        assert app.reported("problem") == ""
         session.held.pop()()
         await pilot.press("2")
         assert other.judgements[0].choice == "b"

@@ -237,14 +237,8 @@ class ConfigDocument:
         return partial(write, path, self.text, self.path, self._on_disk, overwrite=overwrite)
 
     def saved(self, path: Path, text: str, content: bytes) -> None:
-        """Make the written file the document's own; what was edited meanwhile is unsaved."""
+        """Make the file that was written or read the document's own; what was edited meanwhile is unsaved."""
         self.path = path
-        self._mark_saved(text, content)
-
-    def replace(self, text: str, content: bytes) -> None:
-        """Replace the text by the one that `read_text` has read from the file, as one step that can be undone."""
-        if text != self.text:
-            self._step(text)
         self._mark_saved(text, content)
 
     def _edit(self, key: str, value: Any) -> None:

@@ -18,11 +18,12 @@ from trainer.config import PRESETS, AnyConfig, Config
 from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.config.reward_sources import ModelSource, PythonSource
+from trainer.config.schema import DataConfig
 from trainer.errors import TrainerError
 from trainer.files import open_regular
 from trainer.memory.estimate import footprint_of as estimate_of_memory
 from trainer.memory.footprint import Footprint, held_model
-from trainer.memory.shape import SIZES, ModelShape, decoder_shape, folder_of, shape_of
+from trainer.memory.shape import SIZES, ModelShape, decoder_shape, shape_of
 from trainer.preferences.records import Preference, Text
 from workbench.config.document import Problem
 
@@ -54,7 +55,7 @@ def estimate(config: AnyConfig) -> Estimate:
 
     Reads only config.json of the models, and the start of the prompts or the first preferences.
     """
-    longest = _longest_tokens(config)
+    longest = longest_tokens(config)
     if isinstance(config, Config):
         rollout, joint = config.rollout, config.model.value_model == "head"
         passes = 1 + (2 if joint else 3) + config.ppo.epochs * (1 if joint else 2)
@@ -75,7 +76,7 @@ def estimate(config: AnyConfig) -> Estimate:
 
 def footprint_of(config: AnyConfig, shape: ModelShape) -> Footprint:
     """Return the memory of `config` on this machine. Reads the start of its data, and about reward models."""
-    return estimate_of_memory(config, shape, _longest_tokens(config), gpu=has_gpu())
+    return estimate_of_memory(config, shape, longest_tokens(config), gpu=has_gpu())
 
 
 def largest_fitting(config: Config, room: int) -> str:
@@ -91,39 +92,22 @@ def largest_fitting(config: Config, room: int) -> str:
     return fitting
 
 
-def model_is_here(path: str) -> bool:
-    """Return whether the model at `path`, a folder or a name on the hub, is on this machine."""
-    return folder_of(path) is not None
-
-
-def _longest_tokens(config: AnyConfig) -> int:
+def longest_tokens(config: AnyConfig) -> int:
     """Estimate the longest prompt of PPO, or the longest prompt with a completion of a run on preferences, in tokens.
 
-    The longest allowed if the data cannot be read.
+    Reads the start of the data. The longest allowed if it cannot be read, and for a dataset.
     """
-    if not isinstance(config, Config):
-        return comparison_tokens(config.data)
-    name, allowed = config.data.prompts, config.data.max_prompt_tokens
+    allowed = config.data.max_prompt_tokens if isinstance(config, Config) else config.data.max_tokens
     try:
-        shipped = PRESETS / "prompts" / f"{name}.jsonl"
-        path = shipped if shipped.parent == PRESETS / "prompts" and shipped.exists() else Path(name).expanduser()
-        longest = _longest_prompt(path, config.data.column)
-    except (OSError, ValueError, RuntimeError):  # name too long or with a null byte, unknown home folder
+        if isinstance(config, Config):
+            longest = max(map(len, _prompts(config.data)), default=0)
+        else:
+            read = [one.comparison for one in islice(_preferences(config.data), _PREFERENCES)]
+            longest = max((_length(one.prompt) + max(map(_length, one.completions)) for one in read), default=0)
+    # A name too long or with a null byte, an unknown home folder, or what the run reports when it reads the data.
+    except (OSError, ValueError, RuntimeError, TrainerError):
         return allowed
-    return min(longest or allowed, allowed)
-
-
-def comparison_tokens(data: PreferenceDataConfig) -> int:
-    """Estimate the longest prompt with a completion from the first preferences of a store or a file of rows.
-
-    The longest allowed if they cannot be read, and for a dataset.
-    """
-    try:
-        read = [one.comparison for one in islice(_preferences(data), _PREFERENCES)]
-        longest = max((_length(one.prompt) + max(map(_length, one.completions)) for one in read), default=0)
-    except (OSError, ValueError, RuntimeError, TrainerError):  # the run reports what is wrong
-        return data.max_tokens
-    return min(math.ceil(longest / _CHARACTERS_A_TOKEN) or data.max_tokens, data.max_tokens)
+    return min(math.ceil(longest / _CHARACTERS_A_TOKEN) or allowed, allowed)
 
 
 def file_problems(config: Config) -> list[Problem]:
@@ -177,23 +161,22 @@ def _length(text: Text) -> int:
     return len(text) if isinstance(text, str) else sum(len(str(message["content"])) for message in text)
 
 
-def _longest_prompt(path: Path, column: str) -> int:
-    """Return the longest prompt in the first lines of a .txt or .jsonl file, in tokens; 0 if there is none."""
-    if path.suffix.lower() not in (".jsonl", ".txt"):
-        return 0
+def _prompts(data: DataConfig) -> Iterator[str]:
+    """Yield the prompts in the first lines of a .txt or .jsonl file, or of a shipped set."""
+    shipped = PRESETS / "prompts" / f"{data.prompts}.jsonl"
+    path = shipped if shipped.parent == PRESETS / "prompts" and shipped.exists() else Path(data.prompts).expanduser()
+    kind = path.suffix.lower()
+    if kind not in (".jsonl", ".txt"):
+        return
     with open_regular(path) as file:
         lines = file.read(_READ).decode("utf-8", "replace").splitlines()
-    longest = 0
     for line in lines:
-        text = line
-        if path.suffix.lower() == ".jsonl":
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            text = str(row.get(column, "")) if isinstance(row, dict) else ""
-        longest = max(longest, len(text))
-    return math.ceil(longest / _CHARACTERS_A_TOKEN)
+        if kind == ".txt":
+            yield line
+            continue
+        with contextlib.suppress(ValueError, RecursionError):
+            row = json.loads(line)
+            yield str(row.get(data.column, "")) if isinstance(row, dict) else ""
 
 
 @functools.cache

@@ -90,7 +90,13 @@ def parse(field: Setting, text: str) -> Any:
     value: Any = stripped
     match kind_of(field):
         case "integer":
-            value = _whole_number(stripped)
+            try:
+                number = float(stripped) if "e" in stripped.lower() else int(stripped)
+                value = int(number)
+            except (ValueError, OverflowError):
+                raise ValueError("must be a whole number") from None
+            if value != number:
+                raise ValueError("must be a whole number")
         case "number":
             try:
                 value = float(stripped)
@@ -196,14 +202,6 @@ def stepped(field: Setting, value: Any, direction: int) -> Any:
         moved = round(step * 10.0**digit, max(-digit, 0))
     moved = type(moved)(min(max(moved, low), high))
     return value if broken_rule(field.key, moved) else moved
-
-
-def _whole_number(text: str) -> int:
-    with contextlib.suppress(ValueError, OverflowError):
-        number = float(text) if "e" in text.lower() else int(text)
-        if number == int(number):
-            return int(number)
-    raise ValueError("must be a whole number")
 
 
 def _toml_value(text: str, problem: str) -> Any:

@@ -72,6 +72,9 @@ class FieldEditor(Input):
     def action_leave(self) -> None:
         self.post_message(self.Cancelled())
 
+    def on_blur(self) -> None:
+        self.action_leave()
+
 
 class PathSuggester(Suggester):
     """Suggester of the first file or folder that begins with the typed text."""

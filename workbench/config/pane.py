@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import importlib
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from rich.cells import cell_len
-from textual import events, on, work
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
@@ -60,12 +60,21 @@ class ConfigPane(Pane):
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("w,ctrl+s", "save", "save", id="config.save", tooltip="Save the file; a preset as a file of your own"),
-        Binding("W", "save_as", "save as", show=False, id="config.save-as", tooltip="Save under another name"),
+        Binding("W", "save(True)", "save as", show=False, id="config.save-as", tooltip="Save under another name"),
         Binding("p", "open", "presets", id="config.open", tooltip="Open a preset or another file"),
         Binding("slash", "search", "search", id="config.search", tooltip="Search names and descriptions"),
         Binding("t,ctrl+t", "toggle_toml", "TOML", id="config.toml", tooltip="Show or hide the TOML"),
-        Binding("u,ctrl+z", "undo", "undo", id="config.undo", tooltip="Undo the last change, in form or TOML"),
-        Binding("U,ctrl+y", "redo", "redo", show=False, id="config.redo", tooltip="Redo the change that was undone"),
+        Binding(
+            "u,ctrl+z", "travel('undo')", "undo", id="config.undo", tooltip="Undo the last change, in form or TOML"
+        ),
+        Binding(
+            "U,ctrl+y",
+            "travel('redo')",
+            "redo",
+            show=False,
+            id="config.redo",
+            tooltip="Redo the change that was undone",
+        ),
         Binding("e,ctrl+n", "problem(1)", "problem", id="config.problem", tooltip="Go to the next problem"),
         Binding(
             "E", "problem(-1)", "problem", show=False, id="config.problem-up", tooltip="Go to the previous problem"
@@ -122,14 +131,6 @@ class ConfigPane(Pane):
     def on_show(self) -> None:
         self._check()  # a file may have come or gone
 
-    def on_descendant_blur(self, event: events.DescendantBlur) -> None:
-        def forget_if_left() -> None:
-            """Remove the note and the unsent value once the focus has left the pane."""
-            if not self.has_focus_within and self.form.note:
-                self.form.close()
-
-        self.call_after_refresh(forget_if_left)
-
     @property
     def document(self) -> ConfigDocument:
         """Document on the screen."""
@@ -182,7 +183,8 @@ class ConfigPane(Pane):
             self._show_toml(next((p.line for p in self.problems if p.key == key), None))
         else:
             self._end_search()
-            self._show_form()
+            if not self.form.display:
+                self._hide_toml()
             self.form.go_to(key)
             self.form.rows.focus()
 
@@ -199,11 +201,8 @@ class ConfigPane(Pane):
         self.post_message(self.Changed())
         self.refresh_view()
 
-    def action_undo(self) -> None:
-        self.form.make(self.document.undo)
-
-    def action_redo(self) -> None:
-        self.form.make(self.document.redo)
+    def action_travel(self, step: Literal["undo", "redo"]) -> None:
+        self.form.make(self.document.undo if step == "undo" else self.document.redo)
 
     def refresh_view(self, *, form: bool = True) -> None:
         """Show the document as it is now. form: the form does not show it yet."""
@@ -269,17 +268,15 @@ class ConfigPane(Pane):
         self._heading.update(Content.assemble((name, "bold"), (shown, "$text-muted")))
 
     @on(ConfigForm.TomlRequested)
-    def _show_line(self) -> None:
-        row = self.form.rows.selected
-        self._show_toml(line_of(row.key, self.document.lines) if row else None)
+    def _show_setting(self) -> None:
+        self._show_toml()
 
     def _show_toml(self, line: int | None = None) -> None:
-        """Show and focus the TOML at `line`, from 1; without one, at the line of the form's cursor if it was hidden."""
-        if not self._toml_shown:
-            row = self.form.rows.selected
-            line = line or line_of(row.key if row else "", self.document.lines)
-            self._toml_shown = True
-            self._lay_out()
+        """Show and focus the TOML at `line`, from 1; without one, at the line of the form's cursor."""
+        row = self.form.rows.selected
+        line = line or line_of(row.key if row else "", self.document.lines)
+        self._toml_shown = True
+        self._lay_out()
         self._toml.focus()
         if line:
             self.call_after_refresh(self._toml.move_cursor, (line - 1, 0), center=True)
@@ -288,11 +285,6 @@ class ConfigPane(Pane):
         self._toml_shown = False
         self._lay_out()
         self.form.rows.focus()
-
-    def _show_form(self) -> None:
-        """Show the form; hide the TOML if there is no room for both."""
-        if not self.form.display:
-            self._hide_toml()
 
     def action_toggle_toml(self) -> None:
         if self._toml_shown:
@@ -311,7 +303,8 @@ class ConfigPane(Pane):
     # Search and problems
 
     def action_search(self) -> None:
-        self._show_form()
+        if not self.form.display:
+            self._hide_toml()
         self._search.open()
 
     @on(Input.Changed, "FilterField")
@@ -367,7 +360,7 @@ class ConfigPane(Pane):
             return self._search.display or self._toml_shown
         if action == "problem":
             return bool(self.problems)
-        if action in ("open", "undo", "redo"):  # the run is controlled through the document on the screen
+        if action in ("open", "travel"):  # the run is controlled through the document on the screen
             return not self.form.running
         return True
 
@@ -391,16 +384,15 @@ class ConfigPane(Pane):
             self.post_message(self.OpenRequested(source.strip()))
 
     @work(group="save")
-    async def action_save(self) -> None:
-        await self.save()
+    async def action_save(self, rename: bool = False) -> None:
+        await self.save(rename=rename)
 
-    @work(group="save")
-    async def action_save_as(self) -> None:
-        await self._save_as()
+    async def save(self, *, rename: bool = False) -> bool:
+        """Save the file, or a preset or a copy under a name that is asked for; return whether nothing is unsaved.
 
-    async def save(self) -> bool:
-        """Save the file, or a preset or a copy under a name that is asked for; return whether nothing is unsaved."""
-        if (path := self.document.path) is None:
+        rename: ask for another name of a file, too.
+        """
+        if (path := self.document.path) is None or rename:
             return await self._save_as()
         if problem := await self._problem_of_saving(path):
             self.notify(visible(problem), severity="error", markup=False)
@@ -431,7 +423,9 @@ class ConfigPane(Pane):
                     case "overwrite":
                         await self._write(document, path, overwrite=True)
                     case "reload":
-                        document.replace(*await asyncio.to_thread(read_text, error.path, str(error.path)))
+                        text, content = await asyncio.to_thread(read_text, error.path, str(error.path))
+                        document.set_text(text)
+                        document.saved(error.path, text, content)
                         self.refresh_view()
                         self.post_message(self.Changed())
                     case _:

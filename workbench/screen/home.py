@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 from trainer.config import Config, load_config
 from trainer.errors import TrainerError
+from trainer.memory.shape import folder_of
 from trainer.models import starter
 from trainer.plurals import counted
 from trainer.preferences.sessions import list_sessions
 from trainer.preferences.store import PreferenceStore
-from workbench.config.estimates import largest_fitting, model_is_here
+from workbench.config.estimates import largest_fitting
 from workbench.labelling.plans import labelling_material
 from workbench.run.run_listing import Workspace
 from workbench.runs.table import Choice, HomeFacts
@@ -112,7 +113,7 @@ def machine_line(config: Config | None) -> str:
         parts[1] += f", fits up to {fits}" if fits else ", too little for the starter model"
         name = visible(Path(config.model.path).name)
         if config.model.path != "starter":
-            parts.append(f"{name} ready" if model_is_here(config.model.path) else f"{name} not downloaded yet")
+            parts.append(f"{name} ready" if folder_of(config.model.path) else f"{name} not downloaded yet")
         elif starter.starter_is_cached() or util.find_spec(starter.PACKAGE) is not None:
             parts.append("starter model ready")
         else:

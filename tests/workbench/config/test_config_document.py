@@ -357,7 +357,9 @@ def test_the_changed_file_can_be_reloaded_and_the_reload_undone(mine: Path) -> N
     document = ConfigDocument.open(mine)
     document.set("ppo.kl_coef", 0.2)
     mine.write_text(COMMENTED.replace("0.1", "0.7"))
-    document.replace(*read_text(document.path, ""))
+    text, content = read_text(mine, "")
+    document.set_text(text)
+    document.saved(mine, text, content)
     assert document.get("ppo.kl_coef") == 0.7
     assert not document.dirty
     document.undo()

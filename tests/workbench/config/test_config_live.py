@@ -86,16 +86,6 @@ async def test_text_typed_into_a_value_while_the_run_ends_does_not_act_as_keys()
         assert s.app.screen is s.app.screen_stack[0]
 
 
-async def test_a_note_does_not_stay_when_the_pane_is_left() -> None:
-    async with opened("quickstart", (120, 40)) as s:
-        s.pane.set_running(True)
-        await s.go_to("ppo.minibatches")
-        await s.press("right")
-        assert "cannot change during a run" in s.help()
-        s.app.set_focus(None)
-        await until(s.pilot, lambda: "cannot change during a run" not in s.help())
-
-
 async def test_other_settings_wait_for_the_end_of_the_run() -> None:
     async with opened("quickstart", (120, 40)) as s:
         s.pane.set_running(True)

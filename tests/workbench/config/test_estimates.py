@@ -16,7 +16,7 @@ from trainer.preferences.formats import write_preferences
 from trainer.preferences.records import Comparison, Judgement, Preference
 from trainer.preferences.store import PreferenceStore
 from workbench.config import estimates
-from workbench.config.estimates import comparison_tokens, estimate
+from workbench.config.estimates import estimate, longest_tokens
 
 
 @pytest.fixture(autouse=True)
@@ -142,15 +142,15 @@ def test_comparisons_are_measured_by_the_longest_completion(name: str, tmp_path:
             store.add_many(preferences, source="here")
     else:
         write_preferences(preferences, path, format="columns")
-    assert comparison_tokens(PreferenceDataConfig(preferences=str(path))) == 25
-    assert comparison_tokens(PreferenceDataConfig(preferences=str(path), max_tokens=20)) == 20
+    assert longest_tokens(RewardModelConfig(data=PreferenceDataConfig(preferences=str(path)))) == 25
+    assert longest_tokens(RewardModelConfig(data=PreferenceDataConfig(preferences=str(path), max_tokens=20))) == 20
 
 
 @pytest.mark.parametrize("source", ["absent.db", "absent.jsonl", "a/hub-name", ".", "broken.jsonl", "empty.jsonl"])
 def test_comparisons_that_cannot_be_read_count_as_the_longest_allowed(source: str) -> None:
     Path("broken.jsonl").write_text("not json\n")
     Path("empty.jsonl").write_text("")
-    assert comparison_tokens(PreferenceDataConfig(preferences=source, max_tokens=77)) == 77
+    assert longest_tokens(RewardModelConfig(data=PreferenceDataConfig(preferences=source, max_tokens=77))) == 77
 
 
 def test_a_step_on_preferences_reads_both_completions_and_dpo_reads_them_twice() -> None:

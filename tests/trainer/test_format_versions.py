@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tomllib
 from pathlib import Path
@@ -59,7 +60,8 @@ def test_a_configuration_of_another_version_is_refused(
     path.write_text(f"schema = {number}\n[ppo]\nkl_coef = 0.3\n")
     with pytest.raises(error, match=words):
         load_config(path)
-    assert [line.split(":")[0] for line in config_problems(tomllib.loads(path.read_text()))] == [f"schema = {number}"]
+    (problem,) = config_problems(tomllib.loads(path.read_text()))
+    assert re.search(words.removeprefix(r"configuration '.*config.toml' "), problem)
 
 
 def change(checkpoint: Path, name: str, **values: Any) -> None:

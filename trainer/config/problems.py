@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from trainer.config.fields import CONFIG_FORMAT, PATTERNS, FileSection, Section
 from trainer.config.reward_sources import SOURCES
 from trainer.config.schema import Config
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, StorageError
 from trainer.plurals import counted
 
 _RULES = {  # pydantic's error types, in our words
@@ -67,8 +67,11 @@ def validate_as(schema: type[Schema], raw: dict[str, Any], source: str = "") -> 
 
 def located_problems(raw: dict[str, Any], schema: type[Section] = Config) -> list[SettingProblem]:
     """Return the problems of `raw` (tables of plain values), each with its key."""
-    found = list(_version_problems(raw))
-    broken: set[str] = set()
+    found, broken = list[SettingProblem](), set[str]()
+    try:
+        CONFIG_FORMAT.current(raw, "the file")
+    except (StorageError, ValueError) as error:
+        found.append(SettingProblem(CONFIG_FORMAT.key, str(error)))
     try:
         config = schema.model_validate(raw)
     except ValidationError as error:
@@ -86,21 +89,11 @@ def located_problems(raw: dict[str, Any], schema: type[Section] = Config) -> lis
             found.append(SettingProblem(_key(more[0]["loc"]), f"and {len(more)} more: fix these first"))
         # Rules between fields are checked with defaults in place of broken fields, which are not reported twice.
         config = schema.model_validate(pruned)
-    return found + [
-        SettingProblem(keys[0], message)
-        for keys, message in (_conflicts(config) if isinstance(config, Config) else ())
-        if not any({key, key.partition(".")[0]} & broken for key in keys)
-    ]
-
-
-def _version_problems(raw: dict[str, Any]) -> Iterator[SettingProblem]:
-    """Yield the problem of a file that is of another version than this program writes."""
-    key, present = CONFIG_FORMAT.key, CONFIG_FORMAT.version
-    version = raw.get(key, present)
-    if type(version) is not int or version < 1:
-        yield SettingProblem(key, f"{key} = {shown(version)}: must be a whole number from 1 to {present}")
-    elif version > present:
-        yield SettingProblem(key, f"{key} = {version}: a newer version wrote this file: update ppo-workbench")
+    for is_broken, keys, why in _rules(config) if isinstance(config, Config) else ():
+        if is_broken and not any({key, key.partition(".")[0]} & broken for key in keys):
+            table, _, name = keys[0].partition(".")
+            found.append(SettingProblem(keys[0], f"{keys[0]} = {shown(getattr(getattr(config, table), name))} {why}"))
+    return found
 
 
 def broken_rule(key: str, value: Any) -> str:
@@ -136,16 +129,14 @@ def _message(problem: Any, raw: dict[str, Any], schema: type[Section]) -> str:
     loc, kind, context = problem["loc"], problem["type"], problem.get("ctx", {})
     key = _key(loc)
     if kind == "extra_forbidden":
-        if guess := _guess(key, loc, schema):
-            way_out = f"did you mean '{guess}'?"
-        else:
-            way_out = "'ppo-workbench config schema' lists all keys"
+        guess = _guess(key, loc, schema)
+        way_out = f"did you mean '{guess}'?" if guess else "'ppo-workbench config schema' lists all keys"
         return f"unknown key {shown(key)}: {way_out}"
     if kind == "missing":  # only kinds of reward source have fields without a default
         return f"{key} is missing: a source of kind '{loc[-2]}' needs it"
-    if len(loc) == 3:  # an element of a list, in the user's own spelling
-        return f"{key} = {shown(raw[loc[0]][loc[1]][loc[2]])}: {_rule(kind, context, problem['msg'])}"
-    return f"{key} = {shown(problem['input'])}: {_rule(kind, context, problem['msg'])}"
+    # An element of a list is in the user's own spelling.
+    value = raw[loc[0]][loc[1]][loc[2]] if len(loc) == 3 else problem["input"]
+    return f"{key} = {shown(value)}: {_rule(kind, context, problem['msg'])}"
 
 
 def _rule(kind: str, context: dict[str, Any], otherwise: str) -> str:
@@ -193,15 +184,6 @@ def _remove(raw: dict[str, Any], loc: tuple[int | str, ...]) -> None:
             del node[part]
             return
         node = node[part]
-
-
-def _conflicts(config: Config) -> Iterator[tuple[Sequence[str], str]]:
-    """Yield the broken rules between settings: the keys, and a message that begins with the first and its value."""
-    dump = config.model_dump()
-    for is_broken, keys, why in _rules(config):
-        if is_broken:
-            table, _, name = keys[0].partition(".")
-            yield keys, f"{keys[0]} = {shown(dump[table][name])} {why}"
 
 
 def _rules(config: Config) -> list[_Rule]:

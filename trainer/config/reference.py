@@ -110,20 +110,29 @@ class Setting(NamedTuple):
 
 def reference_rows(schema: type[Section] = Config) -> list[Setting]:
     """Return every option in the order of `schema`; the kinds of reward source follow `reward.sources`."""
-    rows = []
+    rows: list[Setting] = []
     for table, section in _tables(schema):
         for row in _section_rows(section, f"{table}."):
             rows.append(row)
-            if row.key == "reward.sources":
-                rows.extend(_source_rows())
+            for kind, source in SOURCES.items() if row.key == "reward.sources" else ():
+                rows.append(Setting(f"reward.sources[].kind={kind}", "table", _first_line(source), {}))
+                known = {shown.key for shown in rows}
+                rows += [of for of in _section_rows(source, "reward.sources[].") if of.key not in known]
     return rows
 
 
 def reference_markdown() -> str:
     """Return docs/configuration.md: an introduction and one table for each section of each kind of run."""
-    parts = [_INTRODUCTION, *_tables_markdown(Config)]
-    for kind, introduction in _KINDS.items():
-        parts += [introduction, *_tables_markdown(SCHEMAS[kind])]
+    parts = [_INTRODUCTION]
+    for kind, schema in SCHEMAS.items():
+        parts += [_KINDS[kind]] if kind in _KINDS else []
+        rows = reference_rows(schema)
+        for table, section in _tables(schema):
+            heading, _, purpose = _first_line(section).partition(": ")
+            parts.append(f"## {heading}\n\n{purpose[:1].upper()}{purpose[1:]}\n")
+            lines = ["| option | type | default | live | what it does |", "|---|---|---|---|---|"]
+            lines += [_row_markdown(row) for row in rows if row.key.startswith(f"{table}.")]
+            parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
 
@@ -140,16 +149,6 @@ def _tables(schema: type[Section]) -> Iterator[tuple[str, type[Section]]]:
     for name, field in schema.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):  # not the kind of run
             yield name, field.annotation
-
-
-def _tables_markdown(schema: type[Section]) -> Iterator[str]:
-    rows = reference_rows(schema)
-    for table, section in _tables(schema):
-        heading, _, purpose = _first_line(section).partition(": ")
-        yield f"## {heading}\n\n{purpose[:1].upper()}{purpose[1:]}\n"
-        lines = ["| option | type | default | live | what it does |", "|---|---|---|---|---|"]
-        lines += [_row_markdown(row) for row in rows if row.key.startswith(f"{table}.")]
-        yield "\n".join(lines) + "\n"
 
 
 def _row_markdown(row: Setting) -> str:
@@ -178,16 +177,6 @@ def _section_rows(section: type[Section], prefix: str) -> Iterator[Setting]:
             advice=schema["advice"],
             schema=schema,
         )
-
-
-def _source_rows() -> Iterator[Setting]:
-    shared: set[str] = set()
-    for kind, section in SOURCES.items():
-        yield Setting(key=f"reward.sources[].kind={kind}", type="table", help=_first_line(section), schema={})
-        for row in _section_rows(section, "reward.sources[]."):
-            if row.key not in shared:
-                yield row
-            shared.add(row.key)
 
 
 def _rule(schema: dict[str, Any]) -> str:

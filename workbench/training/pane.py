@@ -29,10 +29,9 @@ from workbench.run.sentences import in_brief, level_sign, rank_texts, urgent_fir
 from workbench.run.view import Mark, RunView
 from workbench.text import Line
 from workbench.training.alarms import alarm_lines
-from workbench.training.layout import layout
 from workbench.training.metric_choice import ChooseMetricsScreen, hidden_metrics, metrics_of
 from workbench.training.metric_grid import Charted, reading_at
-from workbench.training.overview import DrawnBy, Overview, Shown, histogram, overview
+from workbench.training.overview import DrawnBy, Overview, Shown, histogram, layout, overview
 from workbench.training.score_against_kl import curve_of, point_at, point_text, score_against_kl
 from workbench.training.timeline import Timeline
 

@@ -14,10 +14,9 @@ from training_bench import dpo_view, view_of
 from workbench.kit.axes import window_of
 from workbench.run.metrics import DEFAULT
 from workbench.run.view import RunView
-from workbench.training.layout import layout
 from workbench.training.metric_choice import metrics_of
 from workbench.training.metric_grid import Charted
-from workbench.training.overview import Shown, histogram, overview, time_line
+from workbench.training.overview import Shown, histogram, layout, overview, time_line
 
 BARS, EIGHTHS = " ▁▂▃▄▅▆▇█", " ▏▎▍▌▋▊▉█"
 PHASES = ("generate", "score", "reward", "update", "evaluate", "save")

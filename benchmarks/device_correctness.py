@@ -86,7 +86,7 @@ def gradient_checks() -> Iterator[Check]:
     # On CUDA, a float32 matrix product uses TF32, whose mantissa has ten bits. Of weights with ten bits, a CPU gives
     # errors up to 0.003, and of bfloat16 up to 0.07.
     for kind, bound in (("float32", 0.01 if mx.cuda.is_available() else 1e-3), ("bfloat16", 0.2)):
-        yield from _compared(f"qwen3, {kind}", gradient(make(kind), mx.default_device(), vocabulary=2048), exact, bound)
+        yield from compared(f"qwen3, {kind}", gradient(make(kind), mx.default_device(), vocabulary=2048), exact, bound)
 
 
 def family_gradient_checks(family: str) -> Iterator[Check]:
@@ -101,7 +101,7 @@ def family_gradient_checks(family: str) -> Iterator[Check]:
 
     exact, here = (gradient(make, device, vocabulary=TINY_VOCABULARY) for device in (mx.cpu, mx.default_device()))
     # Of weights with ten bits, a CPU gives errors up to 0.04, in the linear attention of qwen3_5.
-    yield from _compared(f"{family}, float32", here, exact, 0.1 if mx.cuda.is_available() else 5e-3)
+    yield from compared(f"{family}, float32", here, exact, 0.1 if mx.cuda.is_available() else 5e-3)
 
 
 def gradient(make: Callable[[], ActorCriticLLM], device: Any, *, vocabulary: int) -> Gradient:
@@ -129,7 +129,7 @@ def gradient(make: Callable[[], ActorCriticLLM], device: Any, *, vocabulary: int
         mx.set_default_device(before)
 
 
-def _compared(title: str, here: Gradient, exact: Gradient, bound: float) -> Iterator[Check]:
+def compared(title: str, here: Gradient, exact: Gradient, bound: float) -> Iterator[Check]:
     """Yield checks of log-probs and of the worst gradient of each side, which is NaN where an array has none."""
     yield Check(f"{title}: log-probs, nats in the mean", float(np.abs(here[0] - exact[0]).mean()), GAP)
     for side, arrays in exact[1].items():

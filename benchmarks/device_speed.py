@@ -119,7 +119,7 @@ def speed(
     weights = sum(leaf.nbytes for leaf in leaves(actor.backbone.parameters()))
     row = {"size": size, "weights": kind, "load_seconds": time.perf_counter() - start, "weights_bytes": weights}
     mx.reset_peak_memory()
-    batch, rates = _generation(actor, shape, vocabulary, weights, limits)
+    batch, rates = measured_generation(actor, shape, vocabulary, weights, limits)
     yield (row := row | rates | {"generate_peak": mx.get_peak_memory()})
     mx.clear_cache()
 
@@ -163,7 +163,7 @@ def speed(
     yield Check(f"{size}, {kind}: steps not taken {' '.join(skipped)}".rstrip(), len(skipped), 0)
 
 
-def _generation(
+def measured_generation(
     actor: ActorCriticLLM, shape: dict[str, int], vocabulary: int, weights: int, limits: Limits
 ) -> tuple[Experience, dict[str, Any]]:
     """Return a batch that was generated, and what was measured of all batches: a part of the row of `speed`."""
@@ -191,11 +191,11 @@ def _generation(
             theirs(backbone, prompts, NEW_TOKENS)
             row["against_mlx_lm"] = rate * (time.perf_counter() - start) / (count * NEW_TOKENS)
     step_seconds = (times[-1] - times[1]) / (len(times) - 2)  # of the largest batch, without its prefill
-    row["generate_of_bandwidth"] = _step_bytes(backbone, shape, weights) / step_seconds / limits.bandwidth
+    row["generate_of_bandwidth"] = step_bytes(backbone, shape, weights) / step_seconds / limits.bandwidth
     return batch, row
 
 
-def _step_bytes(backbone: nn.Module, shape: dict[str, int], weights: int) -> float:
+def step_bytes(backbone: nn.Module, shape: dict[str, int], weights: int) -> float:
     """Return what one step of the largest batch reads: each weight and cache once. It writes next to nothing."""
     per_token = 2 * shape["num_hidden_layers"] * min(8, shape["num_attention_heads"]) * 128 * 2
     tied = backbone.args.tie_word_embeddings  # otherwise a step reads one row of the table for each sequence

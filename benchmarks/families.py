@@ -278,13 +278,13 @@ def _trained(
     found: dict[str, Any] = {"gap_mean": float(gaps.mean()), "gap_max": float(gaps.max())}
     found["steps"] = sum(result.metrics.steps for result in results)
     report |= found
-    if problem := _problem(results, before, actor.policy_parameters()):
+    if problem := update_problem(results, before, actor.policy_parameters()):
         return {"error": problem}
     bound = GAPS["float32" if exact == mx.float32 and not bits else "other"]
     return {"outcome": "trains" if found["gap_mean"] < bound else "off"}
 
 
-def _problem(results: Sequence[IterationResult], before: dict[str, mx.array], after: dict[str, mx.array]) -> str:
+def update_problem(results: Sequence[IterationResult], before: dict[str, mx.array], after: dict[str, mx.array]) -> str:
     """Return what is wrong with the updates, or an empty string."""
     names = ("kl", "entropy", "policy_loss", "value_loss", "ratio_mean", "log_ratio_max", "grad_norm", "value_mean")
     for result in results:

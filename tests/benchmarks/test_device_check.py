@@ -88,7 +88,7 @@ def test_gradients_are_compared_array_by_array_and_one_that_is_missing_fails(
 
 def test_an_array_without_a_gradient_anywhere_fails(correctness: Any) -> None:
     one = correctness.np.ones(3), {"policy": {"a": correctness.np.ones(2), "b": correctness.np.zeros(2)}}
-    logprobs, policy = correctness._compared("x", one, one, 1.0)
+    logprobs, policy = correctness.compared("x", one, one, 1.0)
     assert (logprobs.holds, policy.holds) == (True, False)
     assert policy.name.endswith("worst: b")
 
@@ -119,11 +119,11 @@ def test_a_family_whose_training_fails_fails_its_check(
 
 
 def test_a_layer_whose_adapter_does_not_change_is_named() -> None:
-    from families import _problem
+    from families import update_problem
 
     before = {f"{layer}.lora_{leaf}": mx.zeros(2) for layer in ("q", "v") for leaf in "ab"}
-    assert _problem([], before, before | {"q.lora_b": mx.ones(2), "v.lora_b": mx.ones(2)}) == ""
-    assert _problem([], before, before | {"q.lora_b": mx.ones(2), "v.lora_a": mx.ones(2)}) == (
+    assert update_problem([], before, before | {"q.lora_b": mx.ones(2), "v.lora_b": mx.ones(2)}) == ""
+    assert update_problem([], before, before | {"q.lora_b": mx.ones(2), "v.lora_a": mx.ones(2)}) == (
         "the updates did not change the adapter of v"
     )
 
@@ -221,9 +221,9 @@ def test_a_step_reads_the_table_of_embeddings_only_as_its_head(device_speed: Any
 
     caches = 4 * (16 + 6 / 2) * 2 * 2 * 2 * 128 * 2
     tied = new_actor(SMALL, "float32", vocabulary=512).backbone
-    assert device_speed._step_bytes(tied, SMALL, 10**6) == 10**6 + caches
+    assert device_speed.step_bytes(tied, SMALL, 10**6) == 10**6 + caches
     tied.args.tie_word_embeddings = False
-    assert device_speed._step_bytes(tied, SMALL, 10**6) == 10**6 + caches - 512 * 64 * 4
+    assert device_speed.step_bytes(tied, SMALL, 10**6) == 10**6 + caches - 512 * 64 * 4
 
 
 def test_the_share_of_the_bandwidth_is_that_of_the_steps_after_the_prefill(
@@ -244,9 +244,9 @@ def test_the_share_of_the_bandwidth_is_that_of_the_steps_after_the_prefill(
     monkeypatch.setattr(device_speed, "lay_out", lambda *found: found[1])
     monkeypatch.setattr(device_speed, "theirs", lambda *_: None)
     actor, limits = new_actor(SMALL, "float32", vocabulary=512), device_speed.Limits(1e12, 1e6)
-    batch, row = device_speed._generation(actor, SMALL, 512, 10**6, limits)
+    batch, row = device_speed.measured_generation(actor, SMALL, 512, 10**6, limits)
     assert batch == "responses"
-    assert row["generate_of_bandwidth"] == device_speed._step_bytes(actor.backbone, SMALL, 10**6) / 1e6
+    assert row["generate_of_bandwidth"] == device_speed.step_bytes(actor.backbone, SMALL, 10**6) / 1e6
     assert row["generate"][4] == 4 * 6 / 1007
 
 

@@ -21,9 +21,9 @@ from workbench.run.history import History, kind_of
 from workbench.run.threads import give
 from workbench.run.view import RunView
 
-_NEWEST = 2000  # iterations that the first `take` returns
-_BLOCK_BYTES = 64 * 1024  # of older events, read at a time: some 1 ms
-_SHARE = 0.007  # seconds after which `earlier` begins no further block
+NEWEST = 2000  # iterations that the first `take` returns
+BLOCK_BYTES = 64 * 1024  # of older events, read at a time: some 1 ms
+SHARE = 0.007  # seconds after which `earlier` begins no further block
 _LOOK_AGAIN = 1.0  # seconds between two checks whether the run is live
 _CANCELLED = "the question was cancelled: ask again"
 _WITHIN = ("generate", "score", "reward", "update")  # the phases of an iteration
@@ -42,7 +42,7 @@ class RunOnDisk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._run = RunFolder(folder.resolve())
-        self._reader = JournalReader(self._run.events, iterations=_NEWEST)
+        self._reader = JournalReader(self._run.events, iterations=NEWEST)
         self._opening: TimedEvent | None = None
         self._restarts = 0
         self._older_count_to = math.inf  # unread iterations above this one were done again
@@ -95,11 +95,11 @@ class RunOnDisk:
         Prepend them to the history that `take` fills. None when all were returned, until another journal replaces this
         one.
         """
-        end = time.perf_counter() + _SHARE
+        end = time.perf_counter() + SHARE
         newest_first: list[Iteration | RewardModelStep] = []
         read = False
         try:
-            while (block := self._reader.earlier(_BLOCK_BYTES)) is not None:
+            while (block := self._reader.earlier(BLOCK_BYTES)) is not None:
                 read = True
                 for _, event in reversed(block):
                     if isinstance(event, Iteration | RewardModelStep) and event.iteration <= self._older_count_to:

@@ -46,7 +46,7 @@ from workbench.text import has_words, visible
 
 RunRequest = Literal["open", "resume", "branch", "duplicate"]  # about the run under the cursor
 
-_INTERVAL = 2.0  # seconds between looks at the folder
+INTERVAL = 2.0  # seconds between looks at the folder
 _ROOMY = 26  # lines from which there are large curves below the table
 
 
@@ -159,7 +159,7 @@ class RunsPane(Pane):
             self._facts = self._facts_reader()(None)  # so that the keys work while the runs are read
         self._show_runs()
         self._show_facts()
-        self.set_interval(_INTERVAL, self._look)
+        self.set_interval(INTERVAL, self._look)
 
     def on_show(self) -> None:
         self._look()

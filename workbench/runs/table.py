@@ -112,6 +112,11 @@ class RunTable(CursorList[RunSummary]):
     _glances: Mapping[str, Glance] = {}  # of the runs, by name
 
     @property
+    def runs(self) -> Sequence[RunSummary]:
+        """Runs in their present order."""
+        return self._items
+
+    @property
     def left_out(self) -> list[tuple[str, str]]:
         """Headings and values of the selected run in the columns without room."""
         shown = self._widths()

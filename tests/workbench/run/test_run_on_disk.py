@@ -36,9 +36,9 @@ def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]
     """Make a short journal a long one: so many iterations at first, then blocks of so many bytes, one per call."""
 
     def set_sizes(newest: int, block: int) -> None:
-        monkeypatch.setattr(run_on_disk, "_NEWEST", newest)
-        monkeypatch.setattr(run_on_disk, "_BLOCK_BYTES", block)
-        monkeypatch.setattr(run_on_disk, "_SHARE", 0.0)
+        monkeypatch.setattr(run_on_disk, "NEWEST", newest)
+        monkeypatch.setattr(run_on_disk, "BLOCK_BYTES", block)
+        monkeypatch.setattr(run_on_disk, "SHARE", 0.0)
         monkeypatch.setattr(journal, "BLOCK_BYTES", block)
 
     return set_sizes
@@ -161,9 +161,9 @@ def test_opening_a_long_journal_parses_its_end_only(folder: Path, monkeypatch: p
     assert len(take(source).history) == 2000
     assert sum(parsed) < 0.36 * (folder / "events.jsonl").stat().st_size
     parsed.clear()
-    monkeypatch.setattr(run_on_disk, "_SHARE", 0.0)
+    monkeypatch.setattr(run_on_disk, "SHARE", 0.0)
     source.earlier()
-    assert 0 < sum(parsed) < run_on_disk._BLOCK_BYTES / 2  # samples, states and checkpoints are passed over
+    assert 0 < sum(parsed) < run_on_disk.BLOCK_BYTES / 2  # samples, states and checkpoints are passed over
 
 
 def test_a_run_that_was_resumed_with_more_iterations_is_opened_with_the_present_total(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,10 @@ from workbench_app import settle
 from trainer.runs.folder import RunFolder, rename_run
 from trainer.runs.journal import Journal
 from trainer.runs.listing import RunSummary
-from workbench.kit import pane
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
-from workbench.kit.pane import Badge, Throttled
+from workbench.kit.pane import Badge
 from workbench.kit.saving import run_name_problem
-from workbench.run.run_listing import Glance, Workspace, read_runs, read_workspace
+from workbench.run.run_listing import Glance, RunListing, Workspace, read_runs, read_workspace
 from workbench.run.view import RunView
 from workbench.runs import pane as runs_pane
 from workbench.runs.details import Detail, detail_content, read_detail
@@ -75,7 +73,7 @@ class Workbench(ThemedApp[None]):
 
     @property
     def names(self) -> list[str]:
-        return [run.name for run in self.table._items]
+        return [run.name for run in self.table.runs]
 
     def text(self, selector: str) -> str:
         return str(self.query_one(selector, Static).render())
@@ -102,13 +100,6 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             patch.setattr(time, "time", lambda n=number: 1_700_000_000.0 + n)
             make_run(name)
     return tmp_path
-
-
-@pytest.fixture
-def live_run() -> Iterator[None]:
-    """Let some process train the newest run, here this one."""
-    with RunFolder(Path("runs/c-run")).lock():
-        yield
 
 
 # Parts without an application
@@ -145,14 +136,12 @@ def test_columns_fit_every_width_and_the_least_wanted_go_first() -> None:
         assert 2 + sum(widths.values()) + 2 * (len(widths) - 1) <= max(width, 2)
         assert set(widths) == set(wanted[: max(len(widths), 1)])
         assert list(widths) == [column.key for column in COLUMNS if column.key in widths]
-
-
-def test_name_state_and_score_are_there_at_38_columns_and_everything_at_120() -> None:
-    for width in range(60, 130):
-        widths = column_widths(NATURAL | {"state": 24}, width)
-        assert widths["state"] == 24 or widths["name"] == 13, "a state is read whole before a name"
+        alarmed = column_widths(NATURAL | {"state": 24}, width)
+        assert alarmed.get("state", 24) == 24 or alarmed["name"] <= 13, "a state is read whole before a name"
     assert list(column_widths(NATURAL, 38)) == ["name", "state", "score"]
     assert column_widths(NATURAL, 130) == NATURAL
+    names = column_widths({"name": 15, "state": 18, "iteration": 10, "score": 13, "kl": 10, "age": 4, "curve": 16}, 76)
+    assert (names["name"], names["state"], "kl" in names) == (15, 18, False), "KL goes before a name is cut"
 
 
 def test_details_show_why_a_run_failed_and_what_is_damaged() -> None:
@@ -173,37 +162,33 @@ def test_details_show_why_a_run_failed_and_what_is_damaged() -> None:
     assert len(detail_content(summary("a", problem="x" * 1_000_000), None, [])) < 1000
 
 
+def listed(folder: Path, known: Any = None) -> RunListing:
+    found = read_runs(folder, known)
+    assert found is not None
+    return found
+
+
 def test_runs_are_read_again_only_when_something_changed() -> None:
-    first = read_runs(Path("runs"))
-    assert first is not None
+    first = listed(Path("runs"))
     assert [run.name for run in first.runs] == ["a-run", "b-run", "c-run"]
     assert read_runs(Path("runs"), first.states) is None
-
     journal = Journal(Path("runs/b-run/events.jsonl"))
     journal.emit(started(name="b-run", resumed_at=2))
     journal.emit(iteration(3))
     journal.close()
-    second = read_runs(Path("runs"), first.states)
-    assert second is not None
+    second = listed(Path("runs"), first.states)
     assert second.runs[1].iteration == 3
     assert [new is old for new, old in zip(second.runs, first.runs, strict=True)] == [True, False, True]
-
     with RunFolder(Path("runs/a-run")).lock():
-        third = read_runs(Path("runs"), second.states)
-        assert third is not None
-        assert third.runs[0].state == "training"
-    fourth = read_runs(Path("runs"), third.states)
-    assert fourth is not None, "a trainer that was killed changes no file"
-    assert fourth.runs[0].state == "stopped"
+        third = listed(Path("runs"), second.states)
+    assert third.runs[0].state == "training"
+    assert listed(Path("runs"), third.states).runs[0].state == "stopped", "a trainer that was killed changes no file"
 
 
 def test_a_folder_that_cannot_be_listed_is_a_problem_and_an_absent_one_is_empty(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    listing = read_runs(tmp_path / "file")
-    assert listing is not None
-    assert str(tmp_path / "file") in listing.problem
-    absent = read_runs(tmp_path / "absent")
-    assert absent is not None
+    assert str(tmp_path / "file") in listed(tmp_path / "file").problem
+    absent = listed(tmp_path / "absent")
     assert (absent.runs, absent.problem) == ([], "")
     assert read_runs(tmp_path / "absent", absent.states) is None
 
@@ -234,6 +219,12 @@ async def test_runs_are_listed_newest_first_with_word_and_sign() -> None:
         assert first.split()[:6] == ["c-run", "■", "stopped", "2/100", "0.150", "0.75"]
         assert first.rstrip().endswith("starter")
         assert "seed 0" in app.text("#run-detail")
+        journal = Journal(Path("runs/c-run/events.jsonl"))
+        journal.emit(started(resumed_at=0))
+        journal.emit(iteration(1, score_mean=math.nan, kl=math.inf))
+        journal.close()
+        await until_listed(pilot, app)
+        assert app.drawn()[1].split()[4:6] == ["-", "-"]
 
 
 @pytest.mark.parametrize("size", [(38, 20), (80, 24), (200, 60)])
@@ -250,31 +241,27 @@ async def test_lines_fill_the_table_and_the_name_is_seen_at_every_size(size: tup
         assert "starter" in lines[1] + app.text("#run-detail")
 
 
-async def test_the_cursor_stays_on_its_run_when_others_come_and_go() -> None:
+def selected(app: Workbench) -> str:
+    assert app.pane.selected is not None
+    return app.pane.selected.name
+
+
+async def test_the_cursor_stays_on_its_run_and_within_the_table_when_others_come_and_go(workspace: Path) -> None:
     app = Workbench()
     async with app.run_test() as pilot:
         await settle(pilot)
         await pilot.press("down")
-        assert app.pane.selected is not None
-        assert app.pane.selected.name == "b-run"
+        assert selected(app) == "b-run"
         make_run("d-run")
         await until_listed(pilot, app)
-        assert app.names[0] == "d-run"
-        assert app.pane.selected.name == "b-run"
+        assert (app.names[0], selected(app)) == ("d-run", "b-run")
         await pilot.press("o", "o", "O")
-        assert app.pane.selected.name == "b-run"
-
-
-async def test_the_cursor_stays_within_the_table_when_runs_vanish(workspace: Path) -> None:
-    app = Workbench()
-    async with app.run_test() as pilot:
-        await settle(pilot)
+        assert selected(app) == "b-run"
         await pilot.press("end")
-        assert app.pane.selected is not None
-        assert app.pane.selected.name == "a-run"
-        (workspace / "runs/a-run").rename(workspace / "a-run")
+        last = selected(app)
+        (workspace / "runs" / last).rename(workspace / last)
         await until_listed(pilot, app)
-        assert app.pane.selected.name == "b-run"
+        assert selected(app) == app.names[-1]
         (workspace / "runs").rename(workspace / "gone")
         await until_listed(pilot, app)
         assert app.pane.selected is None
@@ -284,8 +271,8 @@ async def test_the_cursor_stays_within_the_table_when_runs_vanish(workspace: Pat
 
 
 async def test_the_table_refreshes_itself_and_not_while_a_reading_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_pane, "_INTERVAL", 0.01)
-    monkeypatch.setattr(pane, "_REST", 0.0)
+    monkeypatch.setattr(runs_pane, "INTERVAL", 0.01)
+    monkeypatch.setattr("workbench.kit.pane._REST", 0.0)
     readings, go_on = [], threading.Event()
 
     def slow(runs_dir: Path, known: Any) -> Workspace | None:
@@ -312,22 +299,19 @@ async def test_the_table_refreshes_itself_and_not_while_a_reading_is_under_way(m
 
 
 async def test_a_hidden_pane_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_pane, "INTERVAL", 0.01)
+    monkeypatch.setattr("workbench.kit.pane._REST", 0.0)
     app = Workbench()
     async with app.run_test() as pilot:
         await settle(pilot)
         app.pane.display = False
-        await pilot.pause()
-        read = []
-        monkeypatch.setattr(runs_pane, "read_workspace", lambda *asked: read.append(asked))
-        app.pane._look()
         await settle(pilot)
+        read: list[Any] = []
+        monkeypatch.setattr(runs_pane, "read_workspace", lambda *asked: read.append(asked))
+        await pilot.pause(0.1)
         assert read == []
         app.pane.display = True
-        await settle(pilot)
-        app.pane._throttled = Throttled()
-        app.pane._look()
-        await settle(pilot)
-        assert len(read) >= 1
+        await until(pilot, lambda: bool(read))
 
 
 async def test_the_result_of_another_folder_is_dropped(workspace: Path) -> None:
@@ -342,31 +326,29 @@ async def test_the_result_of_another_folder_is_dropped(workspace: Path) -> None:
         assert app.names == ["x-run"]
 
 
-@pytest.mark.parametrize(("key", "what"), [("enter", "open"), ("r", "resume"), ("d", "duplicate")])
-async def test_keys_ask_for_the_selected_run(key: str, what: str) -> None:
+async def test_keys_ask_for_the_selected_run() -> None:
     app = Workbench()
     async with app.run_test() as pilot:
         await settle(pilot)
-        await pilot.press("down", key)
+        await pilot.press("down", "enter", "r", "d")
         await pilot.pause()
-        (heard,) = app.heard
-        assert isinstance(heard, RunsPane.Requested)
-        assert (heard.what, heard.folder) == (what, Path("runs/b-run"))
+        asked = [(heard.what, heard.folder) for heard in app.heard if isinstance(heard, RunsPane.Requested)]
+        assert asked == [(what, Path("runs/b-run")) for what in ("open", "resume", "duplicate")]
 
 
-@pytest.mark.usefixtures("live_run")
 async def test_a_run_that_is_being_trained_can_be_opened_but_not_resumed_renamed_or_trashed() -> None:
     app = Workbench()
-    async with app.run_test() as pilot:
-        await settle(pilot)
-        assert "● training" in app.drawn()[1]
-        await pilot.press("r", "e", "D")
-        await pilot.pause()
-        assert app.heard == []
-        assert not isinstance(app.screen, ConfirmScreen | TextPromptScreen)
-        await pilot.press("enter")
-        await pilot.pause()
-        assert len(app.heard) == 1
+    with RunFolder(Path("runs/c-run")).lock():
+        async with app.run_test() as pilot:
+            await settle(pilot)
+            assert "● training" in app.drawn()[1]
+            await pilot.press("r", "e", "D")
+            await pilot.pause()
+            assert app.heard == []
+            assert not isinstance(app.screen, ConfirmScreen | TextPromptScreen)
+            await pilot.press("enter")
+            await pilot.pause()
+            assert len(app.heard) == 1
 
 
 async def test_clicks_choose_open_and_sort() -> None:
@@ -388,25 +370,9 @@ async def test_clicks_choose_open_and_sort() -> None:
         await pilot.click(RunTable, offset=(3, 20))  # below the last run
 
 
-async def test_a_run_is_renamed_with_its_mark_and_the_cursor_and_the_app_is_informed() -> None:
-    app = Workbench()
-    async with app.run_test() as pilot:
-        await settle(pilot)
-        await pilot.press("m", "e")
-        await pilot.pause()
-        assert app.screen.query_one(Input).value == "c-run"
-        app.screen.query_one(Input).value = "better"
-        await pilot.press("enter")
-        await settle(pilot)
-        assert "better" in app.names
-        assert "c-run" not in app.names
-        (moved,) = [message for message in app.heard if isinstance(message, RunsPane.Moved)]
-        assert (moved.folder, moved.to.name) == (Path("runs/c-run"), "better")
-        assert "◆ better" in " ".join(app.drawn())
-
-
-async def test_a_renamed_run_keeps_its_mark_though_the_table_was_read_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("is_read_meanwhile", [False, True])
+async def test_a_run_is_renamed_with_its_mark_and_the_cursor_and_the_app_is_informed(
+    is_read_meanwhile: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = Workbench()
 
@@ -417,39 +383,45 @@ async def test_a_renamed_run_keeps_its_mark_though_the_table_was_read_meanwhile(
             threading.Event().wait(0.01)
         return renamed
 
-    monkeypatch.setattr(runs_pane, "rename_run", rename)
+    if is_read_meanwhile:
+        monkeypatch.setattr(runs_pane, "rename_run", rename)
     async with app.run_test() as pilot:
         await settle(pilot)
         await pilot.press("m", "e")
         await pilot.pause()
-        app.screen.query_one(Input).value = "better"
+        field = app.screen.query_one(Input)
+        assert field.value == "c-run"
+        field.value = "b-run"
+        if not is_read_meanwhile:
+            await pilot.press("enter")
+            await settle(pilot)
+            assert app.names == ["c-run", "b-run", "a-run"]
+            assert "run 'b-run' exists already" in str(app.screen.query_one(".detail", Static).render())
+            assert app.toasts == [], "it is reported where it is typed"
+        field.value = "better"
         await pilot.press("enter")
         await settle(pilot)
+        assert "better" in app.names
+        assert "c-run" not in app.names
+        (moved,) = [message for message in app.heard if isinstance(message, RunsPane.Moved)]
+        assert (moved.folder, moved.to.name) == (Path("runs/c-run"), "better")
         assert "◆ better" in " ".join(app.drawn())
 
 
-async def test_a_name_in_use_is_reported_where_it_is_typed_and_changes_nothing() -> None:
-    app = Workbench()
-    async with app.run_test() as pilot:
-        await settle(pilot)
-        await pilot.press("e")
-        await pilot.pause()
-        app.screen.query_one(Input).value = "b-run"
-        await pilot.press("enter")
-        await settle(pilot)
-        assert app.names == ["c-run", "b-run", "a-run"]
-        assert isinstance(app.screen, TextPromptScreen)
-        assert "run 'b-run' exists already" in str(app.screen.query_one(".detail", Static).render())
-        assert app.toasts == []
-
-
-async def test_a_run_goes_to_the_trash_after_a_yes_only() -> None:
+async def test_a_run_goes_to_the_trash_after_a_yes_only_and_not_if_someone_began_to_train_it() -> None:
     app = Workbench()
     async with app.run_test() as pilot:
         await settle(pilot)
         await pilot.press("D", "n")
         await settle(pilot)
         assert Path("runs/c-run").is_dir()
+        with RunFolder(Path("runs/c-run")).lock():
+            await pilot.press("D", "y")
+            await settle(pilot)
+            assert Path("runs/c-run").is_dir()
+            (toast,) = app.toasts
+            assert "c-run" in toast
+        await until_listed(pilot, app)
         await pilot.press("delete", "y")
         await settle(pilot)
         assert not Path("runs/c-run").exists()
@@ -460,19 +432,16 @@ async def test_a_run_goes_to_the_trash_after_a_yes_only() -> None:
         assert moved.to.parent == Path("runs/.trash")
 
 
-async def test_a_run_that_someone_began_to_train_meanwhile_is_not_trashed() -> None:
-    app = Workbench()
-    async with app.run_test() as pilot:
-        await settle(pilot)
-        with RunFolder(Path("runs/c-run")).lock():
-            await pilot.press("D", "y")
-            await settle(pilot)
-            assert Path("runs/c-run").is_dir()
-            assert len(app.toasts) == 1
-            assert "c-run" in app.toasts[0]
+def compared(app: Workbench) -> list[list[str]]:
+    """Return the names of the runs that the pane has asked to compare, each time."""
+    return [
+        [folder.name for folder in message.folders]
+        for message in app.heard
+        if isinstance(message, RunsPane.CompareChanged)
+    ]
 
 
-async def test_two_marked_runs_are_compared_and_one_or_none_is_not() -> None:
+async def test_two_marked_runs_are_compared_and_one_or_none_is_not(workspace: Path) -> None:
     config = Path("runs/a-run/config.toml")
     config.write_text(config.read_text().replace("kl_coef = 0.05", "kl_coef = 0.2"))
     app = Workbench()
@@ -490,24 +459,18 @@ async def test_two_marked_runs_are_compared_and_one_or_none_is_not() -> None:
         assert lines[1].split() == ["ppo.kl_coef", "0.05", "0.2"]
         await until_listed(pilot, app)  # marks survive
         assert [line[:2] for line in app.drawn()[1:4]] == ["◆ ", "  ", "◆ "]
-        await pilot.press("m", "home", "m")
+        await pilot.press("m", "up", "m")
         await settle(pilot)
-        assert not app.query_one("#run-comparison").display
-        reported = [message.folders for message in app.heard if isinstance(message, RunsPane.CompareChanged)]
-        assert reported == [[Path("runs/c-run"), Path("runs/a-run")], []]
-
-
-async def test_a_marked_run_that_vanishes_is_no_longer_compared(workspace: Path) -> None:
-    app = Workbench()
-    async with app.run_test() as pilot:
-        await settle(pilot)
-        await pilot.press("m", "down", "m", "down", "m")
+        assert app.text("#run-differences") == "Their configurations are the same"
+        await pilot.press("down", "m")
         await settle(pilot)
         (workspace / "runs/b-run").rename(workspace / "b-run")
         await until_listed(pilot, app)
-        reported = [message.folders for message in app.heard if isinstance(message, RunsPane.CompareChanged)]
-        assert reported[-1] == [Path("runs/c-run"), Path("runs/a-run")]
-        assert app.text("#run-differences") == "Their configurations are the same"
+        assert compared(app)[-1] == ["c-run", "a-run"], "a run that vanishes is no longer compared"
+        await pilot.press("home", "m", "end", "m")
+        await settle(pilot)
+        assert not app.query_one("#run-comparison").display
+        assert (compared(app)[0], compared(app)[-1]) == (["c-run", "a-run"], [])
 
 
 async def test_damaged_runs_show_their_problem_and_can_be_trashed(workspace: Path) -> None:
@@ -552,18 +515,22 @@ async def test_names_and_reasons_are_text_whatever_they_hold() -> None:
         assert app.names == ["c-run", "b-run", "a-run"]
 
 
+def view_of_run(folder: Path) -> RunView:
+    view = RunView()
+    view.take(started(name=folder.name, folder=str(folder)))
+    return view
+
+
 async def test_the_run_on_the_screen_is_distinguished_from_the_others() -> None:
     app = Workbench()
     async with app.run_test() as pilot:
         await settle(pilot)
-        view = RunView()
-        view.take(started(name="b-run", folder=str(Path("runs/b-run").absolute())))
-        app.pane.update_run(view)
-        assert [line[:2] for line in app.drawn()[1:4]] == ["  ", "▸ ", "  "]
-        elsewhere = RunView()
-        elsewhere.take(started(name="b-run", folder="/elsewhere/b-run"))
-        app.pane.update_run(elsewhere)
-        assert [line[:2] for line in app.drawn()[1:4]] == ["  ", "  ", "  "]
+        for folder, marks in (
+            (Path("runs/b-run").absolute(), ["  ", "▸ ", "  "]),
+            (Path("/elsewhere/b-run"), ["  "] * 3),
+        ):
+            app.pane.update_run(view_of_run(folder))
+            assert [line[:2] for line in app.drawn()[1:4]] == marks
 
 
 async def test_the_badge_counts_no_run_that_is_on_the_screen_though_the_pane_is_hidden(
@@ -575,12 +542,9 @@ async def test_the_badge_counts_no_run_that_is_on_the_screen_though_the_pane_is_
     async with app.run_test() as pilot:
         await settle(pilot)
         assert app.pane.badge.text.endswith("2")
-        view = RunView()
-        view.take(started(name="b-run", folder=str(Path("runs/b-run").absolute())))
-        app.pane.update_run(view, shown=False)
+        app.pane.update_run(view_of_run(Path("runs/b-run").absolute()), shown=False)
         assert app.pane.badge.text.endswith("1")
-        app.pane.refresh_runs()
-        await settle(pilot)
+        await until_listed(pilot, app)
         assert app.pane.badge.text.endswith("1")
 
 
@@ -590,8 +554,7 @@ async def test_the_badge_of_a_hidden_pane_goes_when_the_run_elsewhere_ends() -> 
     async with app.run_test() as pilot:
         await settle(pilot)
         assert app.pane.badge == Badge()
-        make_run("gamma")
-        with RunFolder(Path("runs/gamma")).lock():
+        with RunFolder(Path("runs/c-run")).lock():
             app.pane.refresh_runs()
             await until(pilot, lambda: app.pane.badge == Badge("●1"))
         await until(pilot, lambda: app.pane.badge == Badge())
@@ -616,17 +579,6 @@ async def test_only_the_visible_lines_of_a_thousand_runs_are_drawn() -> None:
         await pilot.press("pageup", "home")
         await pilot.pause()
         assert "run-0999" in app.drawn()[1]
-
-
-async def test_scores_that_are_missing_are_a_dash() -> None:
-    journal = Journal(Path("runs/c-run/events.jsonl"))
-    journal.emit(started(resumed_at=0))
-    journal.emit(iteration(1, score_mean=math.nan, kl=math.inf))
-    journal.close()
-    app = Workbench()
-    async with app.run_test(size=(120, 30)) as pilot:
-        await settle(pilot)
-        assert app.drawn()[1].split()[4:6] == ["-", "-"]
 
 
 async def test_an_unresolved_error_is_shown_beside_the_state() -> None:

@@ -42,7 +42,7 @@ class Workbench(ThemedApp[None]):
 
     @property
     def names(self) -> list[str]:
-        return sorted(run.name for run in self.query_one(RunTable)._items)
+        return sorted(run.name for run in self.query_one(RunTable).runs)
 
 
 @pytest.fixture(autouse=True)

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
 from scripted_run import alarm, done, ended, evaluation, iteration, samples, started
+from views import drawn, view_of
 
 from trainer.engine.control import Control
 from trainer.events import Alert, Decision, Event, PhaseProgress, RolledBack, StateChanged
 from trainer.runs.journal import Journal, event_in
 from workbench.cli.train import choose_display
-from workbench.headless import JsonDisplay, PlainDisplay, RichDisplay, dashboard, heading, row, summary
+from workbench.headless import JsonDisplay, PlainDisplay, RichDisplay, heading, row, summary
 from workbench.run.metrics import table
 from workbench.run.sentences import sentences
 from workbench.run.view import RunView
@@ -43,19 +43,6 @@ def whole_run() -> list[Event]:
     events: list[Event] = []
     done(events.append, Control())
     return events
-
-
-def view_of(*events: Event) -> RunView:
-    view = RunView()
-    play(view.take, list(events))
-    return view
-
-
-def drawn(view: RunView, width: int = 100, notice: str = "") -> str:
-    console = Console(file=io.StringIO(), width=width, force_terminal=False, highlight=False)
-    console.print(dashboard(view, width, notice=notice))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
 
 
 # json

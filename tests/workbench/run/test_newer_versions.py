@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from scripted_run import alarm, ended, iteration, started
+from views import drawn, view_of
 
 from trainer.config import Config
 from trainer.events import Alert, Decision, Event, Fix, PhaseProgress, StateChanged
@@ -19,12 +18,10 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
 from trainer.runs.listing import list_runs
 from workbench.cli.main import main
-from workbench.headless import dashboard
 from workbench.kit.pane_strip import fitted, status_pieces
 from workbench.reward_model.pane import run_heading
 from workbench.run.run_on_disk import RunOnDisk
 from workbench.run.sentences import sentences
-from workbench.run.view import RunView
 from workbench.runs.table import COLUMNS
 from workbench.training.alarms import alarm_lines
 from workbench.training.timeline import timeline
@@ -58,13 +55,6 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder(root)
 
 
-def view_of(folder: RunFolder) -> RunView:
-    view = RunView()
-    for event in RunOnDisk(folder.root).take():
-        view.take(event)
-    return view
-
-
 def test_the_list_of_runs_and_its_json_show_an_unknown_state(
     folder: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,15 +74,13 @@ def test_the_list_of_runs_says_that_a_newer_version_configured_one(folder: RunFo
 
 
 def test_the_screen_and_the_headless_displays_show_unknown_states_levels_and_phases(folder: RunFolder) -> None:
-    view = view_of(folder)
+    view = view_of(*RunOnDisk(folder.root).take())
     assert f"● {SHOWN}" in fitted(status_pieces(view), 200).plain
     view.take(PhaseProgress(iteration=4, phase=HOSTILE, done=1, total=2))  # type: ignore[arg-type]
     assert f"{SHOWN} ━" in fitted(status_pieces(view), 200).plain
-    console = Console(file=io.StringIO(), width=120)
-    console.print(dashboard(view, 120))
-    drawn = console.file.getvalue()  # type: ignore[attr-defined]
-    assert f"● {SHOWN}" in drawn
-    assert "⚠ iteration 3: see here" in drawn
+    shown = drawn(view, 120)
+    assert f"● {SHOWN}" in shown
+    assert "⚠ iteration 3: see here" in shown
     texts = ["".join(text for text, _ in line) for line in timeline(view.marks, 60)]
     assert any(SHOWN in text for text in texts)
     [line] = alarm_lines(view.alarms, 100, 3, "A")
@@ -103,10 +91,7 @@ def test_the_screen_and_the_headless_displays_show_unknown_states_levels_and_pha
 
 
 def test_the_heading_of_a_reward_model_shows_an_unknown_state() -> None:
-    view = RunView()
-    for event in (started(run_kind="reward-model"), END):
-        view.take(event)
-    assert SHOWN in run_heading("a", view, live=False)
+    assert SHOWN in run_heading("a", view_of(started(run_kind="reward-model"), END), live=False)
 
 
 def test_comparing_runs_shows_an_unknown_state(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

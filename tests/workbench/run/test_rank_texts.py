@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+import views
 from scripted_run import ended, iteration, started
 from textual.widgets import Static
 from training_bench import Bench, opened, view_of
 
-from workbench.headless import dashboard, summary
+from workbench.headless import summary
 from workbench.run.sentences import rank_texts
-from workbench.run.view import RunView
 
 
 def ranks(count: int, host: str = "studio") -> list[dict[str, Any]]:
@@ -42,15 +41,9 @@ async def test_the_pane_shows_them_below_the_metrics() -> None:
         assert not pilot.app.query_one("#ranks").display, "of one process there is nothing to compare"
 
 
-def test_headless_displays_have_them_too(capsys: pytest.CaptureFixture[str]) -> None:
-    from rich.console import Console
-
-    view = RunView()
-    for event in (started(), iteration(1, ranks=ranks(2)), ended("done", 1)):
-        view.take(event)
-    console = Console(width=100)
-    console.print(dashboard(view, 100))
-    assert "rank 1 (studio)  works 40s  waits 5%" in capsys.readouterr().out
+def test_headless_displays_have_them_too() -> None:
+    view = views.view_of(started(), iteration(1, ranks=ranks(2)), ended("done", 1))
+    assert "rank 1 (studio)  works 40s  waits 5%" in views.drawn(view)
     assert ("ranks", "rank 0 (studio)  works 21s  waits 50%  3.4 GB  sends 12.3 MB") in summary(view)
     view.take(iteration(2))
     assert "ranks" not in dict(summary(view))

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
 from run_kinds_helper import (
     dpo_evaluation,
     dpo_step,
@@ -18,24 +17,18 @@ from run_kinds_helper import (
     reward_step,
 )
 from scripted_run import ended, iteration, started
+from views import drawn, view_of
 
 from trainer.events import CheckpointSaved, Evaluation, Event, StateChanged
-from workbench.headless import PlainDisplay, dashboard, summary
+from workbench.headless import PlainDisplay, summary
 from workbench.kit.pane_strip import fitted, status_pieces
 from workbench.run.history import History, kind_of
 from workbench.run.metrics import METRICS_OF_KIND
 from workbench.run.sentences import in_brief, sentences
-from workbench.run.view import Mark, RunView
+from workbench.run.view import Mark
 
 STEPS: dict[str, Any] = {"ppo": iteration, "reward-model": reward_step, "dpo": dpo_step}
 OTHERS = ("reward-model", "dpo")
-
-
-def view_of(*events: Event) -> RunView:
-    view = RunView()
-    for event in events:
-        view.take(event)
-    return view
 
 
 def evaluation(number: int, **changes: Any) -> Evaluation:
@@ -226,13 +219,6 @@ def test_plain_has_one_heading_and_a_line_per_step_and_prints_evaluations_apart(
         display.show(event)
     assert [line.split()[0] for line in stdout.getvalue().splitlines()] == ["step", "logits", "1/12", "2/12"]
     assert capsys.readouterr().err.count("held-out accuracy 0.710") == 2
-
-
-def drawn(view: RunView, width: int = 100) -> str:
-    console = Console(file=io.StringIO(), width=width, force_terminal=False, highlight=False)
-    console.print(dashboard(view, width))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

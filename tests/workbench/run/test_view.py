@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import pytest
 from long_journal import events_of
 from scripted_run import ended, iteration, samples, started
+from views import folded
 
-from trainer.events import Alert, CheckpointSaved, Evaluation, Event, PhaseProgress, SettingChanged, StateChanged
+from trainer.events import Alert, CheckpointSaved, Evaluation, PhaseProgress, SettingChanged, StateChanged
 from workbench.run.view import Mark, RunView
-
-
-def folded(events: Iterable[Event]) -> RunView:
-    view = RunView()
-    for event in events:
-        view.take(event)
-    return view
 
 
 def evaluation(number: int) -> Evaluation:

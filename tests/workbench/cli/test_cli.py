@@ -16,6 +16,7 @@ import mlx.core as mx
 import pytest
 from apart import ROOT
 from scripted_run import ERROR, alarm, ended, lines, make_run
+from token_samples import sample_row
 
 from trainer import doctor, errors
 from trainer.config import Config
@@ -24,7 +25,9 @@ from trainer.config.reward_model import RewardModelConfig
 from trainer.distributed.ranks import HUNG
 from trainer.doctor import Check
 from trainer.errors import TrainerError
+from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
+from trainer.runs.samples import write_samples
 from workbench.cli import main as cli
 from workbench.cli import train, ui
 from workbench.cli.config import configuration
@@ -43,13 +46,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("argv", "names"),
     [
         ([], "--no-ui"),
-        (["--bogus"], "--bogus"),
-        (["--no-ui", "--display", "loud"], "loud"),
-        (["--no-ui", "--config", "nope"], "nope"),
-        (["--no-ui", "--set", "kl_coef"], "kl_coef"),
         (["--no-ui", "--resume", "nope"], "nope"),
         (["--no-ui", "--resume", "nope", "--name", "x"], "--name"),
-        (["config"], "config"),
         (["runs", "--dir", "nope"], "nope"),
     ],
 )
@@ -158,29 +156,27 @@ def test_config_schema_explains_every_key_in_each_format(capsys: pytest.CaptureF
 # runs
 
 
-def test_runs_are_listed_with_state_progress_score_and_kl(capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_are_listed_with_state_progress_score_and_kl_and_a_damaged_one_with_its_problem(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["runs"]) == 0
+    out, (err,) = lines(capsys)
+    assert out == []
+    assert "ppo-workbench --no-ui" in err, "the way to start one"
     make_run("a-0001")
-    make_run("b\x1b[2J")
+    (make_run("b\x1b[2J") / "config.toml").write_text("[ppo")
     assert cli.main(["runs"]) == 0
     out, err = lines(capsys)
     assert out[0].split() == ["run", "state", "iteration", "score", "KL", "started", "model"]
     assert out[2].split()[:5] == ["a-0001", "stopped", "2/100", "0.150", "0.75"]
     assert out[3].startswith("b␛[2J")
-    assert err == []
+    assert [line.partition(": cannot read")[0] for line in err] == ["ppo-workbench: warning: b␛[2J"]
 
 
-def test_runs_as_json_are_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    folder = make_run("a-0001")
-    assert cli.main(["runs", "--json", "--dir", "runs"]) == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    run = json.loads(line)
-    assert (run["name"], run["state"], run["iteration"], run["kl"]) == ("a-0001", "stopped", 2, 0.75)
-    assert run["alarms"] == {}
-    assert Path(run["folder"]).samefile(folder)
-
-
-def test_a_run_that_ended_with_an_error_says_which(capsys: pytest.CaptureFixture[str]) -> None:
-    journal = Journal(make_run("a-0001") / "events.jsonl")
+def test_a_run_that_ended_with_an_error_says_which_and_json_has_one_object_a_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    journal = Journal((folder := make_run("a-0001")) / "events.jsonl")
     left = ended("done", 4, alarms={"step_nan": "error"})
     for event in (alarm(3, code="truncation"), alarm(4, level="error"), left):
         journal.emit(event)
@@ -188,42 +184,32 @@ def test_a_run_that_ended_with_an_error_says_which(capsys: pytest.CaptureFixture
     assert cli.main(["runs"]) == 0
     out, _ = lines(capsys)
     assert "  done, step NaN +1  " in out[2]
-    assert cli.main(["runs", "--json"]) == 0
+    assert cli.main(["runs", "--json", "--dir", "runs"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
-    assert json.loads(line)["alarms"] == {"step_nan": "error", "kl_high": "error", "truncation": "warning"}
-
-
-def test_a_damaged_run_is_listed_and_its_problem_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    folder = make_run("a-0001")
-    (folder / "config.toml").write_text("[ppo")
-    assert cli.main(["runs"]) == 0
-    out, err = lines(capsys)
-    assert out[2].startswith("a-0001")
-    assert "warning: a-0001: cannot read" in err[0]
-
-
-def test_without_runs_the_way_to_start_one_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["runs"]) == 0
-    out, err = lines(capsys)
-    assert out == []
-    assert "ppo-workbench --no-ui" in err[0]
+    run = json.loads(line)
+    assert (run["name"], run["state"], run["iteration"], run["kl"]) == ("a-0001", "done", 2, 0.75)
+    assert run["alarms"] == {"step_nan": "error", "kl_high": "error", "truncation": "warning"}
+    assert Path(run["folder"]).samefile(folder)
 
 
 # doctor
 
 
+def found() -> dict[str, Check]:
+    return {check.name: check for check in doctor.checks()}
+
+
 def test_doctor_names_the_folder_of_the_starter_for_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.starter, "starter_is_cached", lambda: True)
-    found = {check.name: check.detail for check in doctor.checks()}
-    assert found["starter"] == f"converted, in {doctor.starter.starter_folder()}"
+    assert found()["starter"].detail == f"converted, in {doctor.starter.starter_folder()}"
 
 
 @pytest.mark.parametrize(("status", "code"), [("ok", 0), ("warn", 0), ("fail", 3)])
 def test_doctor_prints_a_line_a_check_and_fails_when_one_does(
     status: Any, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = [Check("mlx", "ok", "runs"), Check("compiler", status, "no g++", "apt install g++")]
-    monkeypatch.setattr(doctor, "checks", lambda: iter(found))
+    printed = [Check("mlx", "ok", "runs"), Check("compiler", status, "no g++", "apt install g++")]
+    monkeypatch.setattr(doctor, "checks", lambda: iter(printed))
     assert cli.main(["doctor"]) == code
     out, _ = lines(capsys)
     assert [line.split()[:2] for line in out] == [["ok", "mlx"], [status, "compiler"]]
@@ -236,14 +222,14 @@ def test_the_checks_name_what_is_missing_and_a_way_out(tmp_path: Path, monkeypat
     monkeypatch.setattr(doctor.starter, "PACKAGE", "no_such_package")
     monkeypatch.setattr("mlx.core.metal.is_available", lambda: False)
     monkeypatch.setattr(doctor, "QUICKSTART_BYTES", 10**18)
-    found = {check.name: check for check in doctor.checks()}
-    assert list(found) == ["packages", "mlx", "limits", "matmul", "compiler", "starter", "cache", "memory"]
-    assert found["mlx"].status == "ok"
-    assert re.match(r"MLX uses up to \d+\.\d GB; beyond that it swaps or fails", found["limits"].detail)
-    assert found["compiler"].status == "warn"
-    assert "which MLX needs to compile its CPU kernels (without it, log-probs" in found["compiler"].detail
-    assert (found["starter"].status, found["memory"].status) == ("warn", "warn")
-    assert all(check.advice for check in found.values() if check.status != "ok")
+    checks = found()
+    assert list(checks) == ["packages", "mlx", "limits", "matmul", "compiler", "starter", "cache", "memory"]
+    assert checks["mlx"].status == "ok"
+    assert re.match(r"MLX uses up to \d+\.\d GB; beyond that it swaps or fails", checks["limits"].detail)
+    assert checks["compiler"].status == "warn"
+    assert "which MLX needs to compile its CPU kernels (without it, log-probs" in checks["compiler"].detail
+    assert (checks["starter"].status, checks["memory"].status) == ("warn", "warn")
+    assert all(check.advice for check in checks.values() if check.status != "ok")
 
 
 def test_the_memory_of_a_gpu_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,13 +238,13 @@ def test_the_memory_of_a_gpu_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlx.core.metal.is_available", lambda: True)
     monkeypatch.setattr("mlx.core.get_memory_limit", lambda: 72 * 10**9)
     monkeypatch.setattr("mlx.core.set_cache_limit", lambda limit: 70 * 10**9)
-    found = {check.name: check.detail for check in doctor.checks()}
-    assert found["mlx"].endswith(", M9, 64.0 GB of memory")
-    assert found["limits"] == (
+    checks = found()
+    assert checks["mlx"].detail.endswith(", M9, 64.0 GB of memory")
+    assert checks["limits"].detail == (
         "MLX uses up to 72.0 GB; beyond that it swaps or fails. It keeps up to 70,000 MB of what it frees; "
         "48.0 GB stay wired while it generates: the rest may be paged out, which is slow"
     )
-    assert "compiler" not in found  # Metal's kernels are in the package
+    assert "compiler" not in checks  # Metal's kernels are in the package
 
 
 def test_a_cuda_host_needs_no_compiler_but_is_told_what_compiling_costs(
@@ -267,10 +253,10 @@ def test_a_cuda_host_needs_no_compiler_but_is_told_what_compiling_costs(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("mlx.core.cuda.is_available", lambda: True)
     monkeypatch.setattr("mlx.core.device_info", lambda *_: {"device_name": "H100", "total_memory": 85 * 10**9})
-    found = {check.name: check for check in doctor.checks()}
-    assert found["mlx"].detail.endswith(", H100, 85.0 GB of memory")
-    assert found["compiler"].status == "ok"
-    assert "at first use" in found["compiler"].detail
+    checks = found()
+    assert checks["mlx"].detail.endswith(", H100, 85.0 GB of memory")
+    assert checks["compiler"].status == "ok"
+    assert "at first use" in checks["compiler"].detail
 
 
 @pytest.mark.parametrize("device", ["nvidia0", "dxg"])
@@ -291,60 +277,72 @@ def test_an_nvidia_gpu_that_the_installed_mlx_cannot_use_is_reported(
 def test_a_cuda_build_without_a_usable_gpu_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.cpu))
     monkeypatch.setattr(doctor, "_version", {"mlx": "0.32.4", "mlx-cuda-13": "0.32.4"}.get)
-    found = {check.name: check for check in doctor.checks()}
-    assert found["packages"].status == "ok"
-    assert found["mlx"].status == "warn"
-    assert "mlx-cuda-13 finds no NVIDIA GPU that it can use" in found["mlx"].detail
-    assert "nvidia-smi" in found["mlx"].advice
+    checks = found()
+    assert checks["packages"].status == "ok"
+    assert checks["mlx"].status == "warn"
+    assert "mlx-cuda-13 finds no NVIDIA GPU that it can use" in checks["mlx"].detail
+    assert "nvidia-smi" in checks["mlx"].advice
 
 
 def test_the_speed_of_a_gpu_is_that_of_a_large_product(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
     monkeypatch.setattr(mx, "device_info", lambda *_: {"device_name": "H100", "total_memory": 85 * 10**9})
     monkeypatch.setattr(doctor.blas, "measure_matmul", lambda n, *, half: {(8192, True): 654_321.0}[n, half])
-    found = {check.name: check for check in doctor.checks()}
-    assert found["matmul"].detail == "bfloat16 products at 654.3 TFLOP/s, by the GPU"
+    assert found()["matmul"].detail == "bfloat16 products at 654.3 TFLOP/s, by the GPU"
 
 
 def test_the_first_use_of_a_kernel_has_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlx.core.metal.is_available", lambda: False)
     monkeypatch.setattr(doctor.shutil, "which", {"g++": "/usr/bin/g++"}.get)
-    found = {check.name: check for check in doctor.checks()}
-    assert found["compiler"] == Check("compiler", "ok", "/usr/bin/g++, about a second for each CPU kernel at first use")
+    checks = found()
+    assert checks["compiler"] == Check(
+        "compiler", "ok", "/usr/bin/g++, about a second for each CPU kernel at first use"
+    )
 
 
 def test_a_machine_without_a_working_mlx_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlx.core", None)  # an import that fails
-    found = {check.name: check for check in doctor.checks()}
-    assert found["mlx"].status == "fail"
-    assert "ppo-workbench[cpu]" in found["mlx"].advice
-    assert "matmul" not in found
+    checks = found()
+    assert checks["mlx"].status == "fail"
+    assert "ppo-workbench[cpu]" in checks["mlx"].advice
+    assert "matmul" not in checks
 
 
 # version
 
 
-@pytest.mark.parametrize(("option", "first"), [("--version", "ppo-workbench "), ("--help", "usage: ppo-workbench ")])
-def test_version_and_help_come_without_loading_the_schema_and_at_once(option: str, first: str) -> None:
+def loaded_by(*commands: list[str]) -> tuple[str, set[str], float]:
+    """Run the commands in a process of its own; return what it prints, its modules, and its seconds of processor."""
     code = (
         "import sys; from workbench.cli.main import main\n"
-        f"try: main([{option!r}])\n"
-        "finally: print(*(m for m in ('pydantic', 'rich.console', 'trainer') if m in sys.modules))"
+        f"codes = [main(words) for words in {commands!r}]\n"
+        "print(*codes, *sys.modules, file=sys.stderr)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    *_, last = done.stderr.splitlines()
+    codes, modules = last.split()[: len(commands)], {*last.split()[len(commands) :]}
+    assert codes == ["0"] * len(commands), done.stderr
+    return done.stdout, modules, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+@pytest.mark.parametrize(("option", "first"), [("--version", "ppo-workbench "), ("--help", "usage: ppo-workbench ")])
+def test_version_and_help_come_without_loading_the_schema_and_at_once(option: str, first: str) -> None:
+    out, modules, seconds = loaded_by([option])
     assert seconds < 1  # CPU time, whatever else the machine does; 0.1 s
-    assert done.stdout.startswith(first)
-    assert done.stdout.splitlines()[-1] == ""
+    assert out.startswith(first)
+    assert not modules & {"pydantic", "rich.console", "trainer"}
+
+
+def test_commands_that_only_read_load_neither_a_tensor_library_nor_a_screen() -> None:
+    for name in ("a", "b"):
+        write_samples(RunFolder(make_run(name)).samples_file(2), [sample_row(0)], 2)
+    Path("rows.jsonl").write_text(json.dumps({"prompt": "p", "chosen": "good", "rejected": "bad"}))
+    of_preferences = [["preferences", "import", "rows.jsonl"], ["preferences", "list"]]
+    _, modules, _ = loaded_by(["runs"], ["samples", "a", "--jsonl", "x.jsonl"], ["compare", "a", "b"], *of_preferences)
+    assert not modules & {"mlx", "mlx_lm", "transformers", "datasets", "textual"}
 
 
 @pytest.mark.parametrize(

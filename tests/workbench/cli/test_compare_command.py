@@ -12,7 +12,6 @@ import pytest
 from apart import ROOT
 from compared_runs import HOSTILE, add_samples, evaluation, events_of_kind, make_run, ppo_events
 from rich.cells import cell_len
-from runs_helper import run_python
 from scripted_run import ERROR, ended, iteration, lines, started
 
 from trainer.config import Config
@@ -147,27 +146,20 @@ def test_a_run_without_journal_or_configuration_does_not_keep_the_others_from_be
     assert "config.toml" in err[1]
 
 
-def test_a_run_under_way_is_shown_as_training(runs: dict[str, RunFolder], capsys: pytest.CaptureFixture[str]) -> None:
-    with runs["b"].lock():
-        _, out, _ = compare(capsys, "a", "b")
-    assert out[2].split()[3] == "training"
-
-
-def test_the_same_run_twice_is_compared_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_named_twice_is_compared_once_the_plan_of_a_sweep_is_left_out_and_a_run_may_be_under_way(
+    runs: dict[str, RunFolder], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert compare(capsys, "a", "runs/a")[0] == 2
-    code, out, err = compare(capsys, "a", "b", "runs/../runs/a")
-    assert code == 0
-    assert err == [f"{WARNING}'runs/../runs/a' is named twice and compared once"]
-    assert [line.split()[:2] for line in out[1:3]] == [["A", "a"], ["B", "b"]]
-    assert out[3] == ""
-
-
-def test_the_plan_of_a_sweep_among_the_runs_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "runs" / "kl.sweep.json").write_text("{}")
-    code, out, err = compare(capsys, *(f"runs/{path.name}" for path in sorted((tmp_path / "runs").iterdir())))
+    with runs["b"].lock():
+        code, out, err = compare(capsys, "a", "b", "runs/../runs/a", "runs/kl.sweep.json")
     assert code == 0
-    assert [line.split()[1] for line in out[1:5]] == ["a", "b", "d", "r"]
-    assert err == [f"{WARNING}'runs/kl.sweep.json' is a file and not a run: left out"]
+    assert err == [
+        f"{WARNING}'runs/../runs/a' is named twice and compared once",
+        f"{WARNING}'runs/kl.sweep.json' is a file and not a run: left out",
+    ]
+    assert [line.split()[:4] for line in out[1:3]] == [["A", "a", "ppo", "done"], ["B", "b", "ppo", "training"]]
+    assert out[3] == ""
 
 
 @pytest.mark.parametrize(
@@ -211,19 +203,13 @@ def test_runs_without_any_numbers_yet_cannot_be_compared(
     assert (code, out, len(err)) == (3, [], 1)
 
 
-def test_runs_of_one_name_are_distinguished_by_their_folders(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_json_has_the_fields_that_the_documentation_lists(
+    seeded: dict[str, RunFolder], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_run(tmp_path / "elsewhere", "a", ppo_events(3))
-    values = as_json(capsys, "runs/a", "elsewhere/a")
-    assert [run["name"] for run in values["runs"]] == ["runs/a", "elsewhere/a"]
-
-
-def test_json_has_the_fields_that_the_documentation_lists(capsys: pytest.CaptureFixture[str]) -> None:
     values = as_json(capsys, "a", "b", "d", "r")
     documented = (ROOT / "docs" / "experiments.md").read_text()
     assert values["comparison"] == 1
-    assert list(values) == [
+    main = [
         "comparison",
         "groups",
         "runs",
@@ -235,33 +221,36 @@ def test_json_has_the_fields_that_the_documentation_lists(capsys: pytest.Capture
         "settings",
         "prompts",
     ]
-    for name in [*values, *values["runs"][0], *values["numbers"], *values["frontier"], *values["settings"]]:
-        assert f"`{name}`" in documented, name
+    assert list(values) == main
+    named = [*values, *values["runs"][0], *values["numbers"], *values["frontier"], *values["settings"]]
+    groups = as_json(capsys, "--group", "m=m-*", "--group", "n=n-*")
+    differences = groups["differences"]
+    named += [*groups, *groups["groups"][0], *differences[0], *(one["key"] for one in differences)]
+    assert [name for name in named if f"`{name}`" not in documented] == []
+    assert groups["settings"]["differences"] == [{"key": "ppo.epochs", "values": {"A": 1, "B": 2}}]
 
 
-def test_json_has_the_numbers_in_plain_units_and_null_for_unknown_ones(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_numbers_in_plain_units_null_for_unknown_ones_settings_whole_texts_and_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     values = as_json(capsys, "a", "d")
     numbers = values["numbers"]
     assert numbers["truncated"] == {"A": 0.125, "B": None}
     assert numbers["memory_bytes"] == {"A": 1_640_000_000, "B": 1_640_000_000}
     assert numbers["pair_accuracy_interval"] == {"A": None, "B": [0.644, 0.769]}
     assert values["frontier"]["runs"]["B"]["compared"] == "held_out"
-    assert values["frontier"]["runs"]["A"]["training"][-1] == {
-        "iteration": 12,
-        "kl": numbers["kl"]["A"],
-        "score": numbers["score"]["A"],
-    }
+    last = {"iteration": 12, "kl": numbers["kl"]["A"], "score": numbers["score"]["A"]}
+    assert values["frontier"]["runs"]["A"]["training"][-1] == last
     assert values["curves"]["A"]["iteration"] == [*range(1, 13)]
     assert len(values["curves"]["B"]["loss"]) == 8
-
-
-def test_json_has_settings_and_whole_texts(capsys: pytest.CaptureFixture[str]) -> None:
     values = as_json(capsys, "a", "b")
     assert values["settings"]["differences"] == [{"key": "ppo.epochs", "values": {"A": Config().ppo.epochs, "B": 7}}]
     (shared,) = values["prompts"]
     assert shared["prompt"] == "Once"
     assert shared["answers"]["A"]["completion"] == " there was joy."
     assert shared["answers"]["B"]["iteration"] == 3
+    make_run(tmp_path / "elsewhere", "a", ppo_events(3))
+    assert [run["name"] for run in as_json(capsys, "runs/a", "elsewhere/a")["runs"]] == ["runs/a", "elsewhere/a"]
 
 
 @pytest.mark.parametrize("named", ["n=n-0,n-1,n-2", "n=runs/n-*", "n= n-[01] , {folder}/runs/n-2"])
@@ -286,25 +275,3 @@ def test_a_damaged_run_of_a_group_counts_as_far_as_it_can_be_read(
     assert (code, err) == (0, [f"{WARNING}B n-1: the last line is cut: its event is lost"])
     assert "2 done, 1 interrupted, 1 damaged" in out[2]
     assert "! n-1 of n is not done: interrupted at iteration 6 of 12" in out
-
-
-def test_json_of_groups_has_the_fields_of_runs_and_differences(
-    seeded: dict[str, RunFolder], capsys: pytest.CaptureFixture[str]
-) -> None:
-    values = as_json(capsys, "--group", "m=m-*", "--group", "n=n-*")
-    documented = (ROOT / "docs" / "experiments.md").read_text()
-    differences = values["differences"]
-    for name in [*values, *values["groups"][0], *differences[0], *(one["key"] for one in differences)]:
-        assert f"`{name}`" in documented, name
-    assert values["settings"]["differences"] == [{"key": "ppo.epochs", "values": {"A": 1, "B": 2}}]
-
-
-def test_comparing_loads_neither_a_tensor_library_nor_a_screen() -> None:
-    program = (
-        "import sys; from workbench.cli import main as cli; code = cli.main(['compare', 'a', 'd', '--width', '80']);"
-        "print(code, *sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
-    )
-    found = run_python("-c", program)
-    code, *modules = found.stderr.splitlines()[-1].split()
-    assert code == "0", found.stderr
-    assert not {"mlx", "mlx_lm", "transformers", "datasets", "textual"} & {*modules}

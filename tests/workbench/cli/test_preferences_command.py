@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
-from apart import ROOT
 from preference_rows import pair, read_lines, write_lines
 from scripted_run import ERROR, lines
 
@@ -271,20 +267,6 @@ def test_a_store_without_preferences_says_how_to_get_some(capsys: pytest.Capture
         code, out, err = run(capsys, *argv)
         assert (code, out) == (2, [])
         assert "import some with ppo-workbench preferences import SOURCE" in err[0]
-
-
-def test_the_command_loads_neither_mlx_nor_textual(folder: Path) -> None:
-    source = write_lines(folder / "rows.jsonl", *ROWS)
-    code = (
-        "import sys; from workbench.cli import main as cli; "
-        f"assert cli.main(['preferences', 'import', {source!r}]) == 0; "
-        "print(sorted({'mlx', 'textual', 'datasets', 'transformers'} & set(sys.modules)))"
-    )
-    root = str(ROOT)
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": root}
-    )
-    assert result.stdout.strip() == "[]"
 
 
 def test_a_labeller_is_named_where_the_source_does_not_say(capsys: pytest.CaptureFixture[str]) -> None:

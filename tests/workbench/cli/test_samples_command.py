@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
-from runs_helper import run_python
 from scripted_run import ERROR, lines, make_run
 from token_samples import SETTINGS, sample_row
 
@@ -46,13 +45,27 @@ def samples(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, list[t
     return code, [(int(card["iteration"]), int(card["number"])) for card in cards], err
 
 
-def test_the_newest_iteration_is_printed_in_the_order_of_the_batch(
-    run: RunFolder, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("argv", "found", "note"),
+    [
+        ("", [(12, 1), (12, 2), (12, 3), (12, 4)], "4 of 4 samples"),
+        ("--iteration all", [(it, number) for it in (12, 1) for number in (1, 2, 3, 4)], "8 of 8 samples"),
+        ("--iteration 1", [(1, 1), (1, 2), (1, 3), (1, 4)], "4 of 4 samples"),
+        ("--sort score", [(12, 3), (12, 1), (12, 4), (12, 2)], "4 of 4 samples"),
+        ("--filter score>0.2\tstop:stop", [(12, 1)], "1 of 4 samples"),
+        ("--sort score --limit 2", [(12, 3), (12, 1)], "2 of 4 samples"),
+        ("--iteration all --filter is:marked", [(1, 3)], "1 of 8 samples"),
+        ("--filter nowhere", [], "0 of 4 samples"),
+    ],
+)
+def test_samples_are_chosen_by_iteration_filter_order_and_number(
+    argv: str, found: list[tuple[int, int]], note: str, run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, found, err = samples(capsys)
-    assert (code, found) == (0, [(12, 1), (12, 2), (12, 3), (12, 4)])
-    (note,) = err
-    assert note.startswith("ppo-workbench: 4 of 4 samples")
+    Bookmarks(run).toggle(SampleKey(1, 2))
+    code, printed, (err,) = samples(capsys, *(word.replace("\t", " ") for word in argv.split(" ") if word))
+    assert (code, printed) == (0, found)
+    assert err.startswith(f"ppo-workbench: {note}")
+    assert ("see more with --limit" in err) == ("--limit" in argv)
 
 
 def test_a_card_has_the_facts_the_prompt_and_the_completion(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,20 +77,6 @@ def test_a_card_has_the_facts_the_prompt_and_the_completion(run: RunFolder, caps
     assert completion.startswith(f"  text    {expected['completion'][:8]}")
 
 
-def test_all_iterations_are_printed_newest_first(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    assert samples(capsys, "--iteration", "all")[1] == [(it, number) for it in (12, 1) for number in (1, 2, 3, 4)]
-    assert samples(capsys, "--iteration", "1")[1] == [(1, 1), (1, 2), (1, 3), (1, 4)]
-
-
-def test_samples_are_filtered_sorted_and_limited(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    assert samples(capsys, "--sort", "score")[1] == [(12, 3), (12, 1), (12, 4), (12, 2)]
-    assert samples(capsys, "--filter", "score>0.2 stop:stop")[1] == [(12, 1)]
-    code, found, err = samples(capsys, "--sort", "score", "--limit", "2")
-    assert (code, found) == (0, [(12, 3), (12, 1)])
-    assert "2 of 4 samples" in err[0]
-    assert "--limit" in err[0]
-
-
 def test_twenty_are_printed_unless_more_are_asked_for(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     write_samples(run.samples_file(13), [sample_row(number) for number in range(30)], 13)
     assert len(samples(capsys)[1]) == 20
@@ -87,6 +86,10 @@ def test_twenty_are_printed_unless_more_are_asked_for(run: RunFolder, capsys: py
     capsys.readouterr()
     assert cli.main(["samples", "a-0001", "--jsonl", "-"]) == 0
     assert capsys.readouterr().out == Path("all.jsonl").read_text()
+    assert cli.main(["samples", "a-0001", "--iteration", "1", "--markdown", "best.md"]) == 0
+    assert re.findall(r"^## (.*)$", Path("best.md").read_text(), re.MULTILINE) == [
+        f"Iteration 1, sample {number}" for number in (1, 2, 3, 4)
+    ]
 
 
 def test_a_response_without_a_score_is_shown_as_such(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,17 +105,6 @@ def test_a_response_without_a_score_is_shown_as_such(run: RunFolder, capsys: pyt
     assert "1 not scored" in err[-1]
 
 
-def test_marked_samples_are_found(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    Bookmarks(run).toggle(SampleKey(1, 2))
-    assert samples(capsys, "--iteration", "all", "--filter", "is:marked")[1] == [(1, 3)]
-
-
-def test_finding_nothing_is_not_an_error(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    code, found, err = samples(capsys, "--filter", "nowhere")
-    assert (code, found) == (0, [])
-    assert "0 of 4 samples" in err[0]
-
-
 def test_json_lines_hold_the_chosen_samples_and_the_path_is_printed(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,13 +118,6 @@ def test_json_lines_hold_the_chosen_samples_and_the_path_is_printed(
         assert [pair["action"] for pair in found[0]["sa_pairs"]] == row(2)["token_texts"]
         assert found[0]["settings"]["kl_coef"] == SETTINGS.kl_coef
         assert found[0]["advantages"] == pytest.approx(row(2)["advantages"], rel=1e-5)
-
-
-def test_markdown_holds_the_chosen_samples(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["samples", "a-0001", "--iteration", "1", "--markdown", "best.md"]) == 0
-    assert re.findall(r"^## (.*)$", Path("best.md").read_text(), re.MULTILINE) == [
-        f"Iteration 1, sample {number}" for number in (1, 2, 3, 4)
-    ]
 
 
 def test_hostile_text_is_printed_and_not_obeyed(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,13 +184,3 @@ def test_a_run_without_samples_and_one_whose_only_file_is_damaged_are_reported(
     run.samples_file(12).write_bytes(b"damaged")
     assert cli.main(["samples", "a-0001"]) == 3
     assert "damaged" in lines(capsys)[1][0]
-
-
-def test_the_command_loads_neither_textual_nor_mlx(run: RunFolder) -> None:
-    file = str(Path("x.jsonl").resolve())
-    program = (
-        f"import sys; from workbench.cli import main as cli; code = cli.main(['samples', {str(run.root.resolve())!r}, "
-        f"'--jsonl', {file!r}]); print(code, *sorted({{'textual', 'mlx', 'mlx_lm', 'transformers', 'datasets'}} & "
-        "{name.partition('.')[0] for name in sys.modules}))"
-    )
-    assert run_python("-c", program).stdout.splitlines() == [file, "0"]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
+from run_kinds_helper import other_run
 from scripted_run import alarm, done, ended, evaluation, iteration, samples, started
 from views import drawn, view_of
 
@@ -91,6 +92,8 @@ def test_the_numbers_of_an_iteration_are_right_aligned_under_their_headings() ->
     assert line.endswith("3m 18s")
     assert units.split() == ["nats/seq", "nats/tok", "%", "tokens", "tok/s", "GB", "s"]
     assert len(line) == len(names)
+    missing = row(iteration(3, kl=math.nan), view_of(started(), iteration(3, kl=math.nan)))
+    assert (len(missing), missing.split()[2]) == (len(line), "-")
 
 
 def test_plain_writes_one_heading_and_a_line_an_iteration_to_stdout_and_the_rest_to_stderr(
@@ -120,12 +123,6 @@ def test_numbers_of_any_size_are_separated(size: float) -> None:
     )
 
 
-def test_a_metric_that_is_not_finite_is_a_dash_and_keeps_its_column() -> None:
-    view = view_of(started(), iteration(3, kl=math.nan))
-    assert len(row(iteration(3, kl=math.nan), view)) == len(row(iteration(3), view))
-    assert row(iteration(3, kl=math.nan), view).split()[2] == "-"
-
-
 # words
 
 
@@ -135,11 +132,6 @@ def test_the_start_of_a_run_shows_what_is_trained_and_every_warning() -> None:
     assert reported[-2:] == ["resumed after iteration 5", "warning: the KL is biased"]
 
 
-def test_an_alert_shows_its_iteration_level_and_message() -> None:
-    alert = Alert(iteration=9, level="warning", code="truncation", message="18 % cut short: raise max_new_tokens")
-    assert sentences(alert) == ["iteration 9: warning: 18 % cut short: raise max_new_tokens"]
-
-
 def test_an_alarm_says_what_is_wrong_what_to_do_and_which_fixes_there_are() -> None:
     assert sentences(alarm(9, level="error", message="too far", advice="Raise kl_coef.")) == [
         "iteration 9: error: KL high: too far",
@@ -147,6 +139,8 @@ def test_an_alarm_says_what_is_wrong_what_to_do_and_which_fixes_there_are() -> N
         "iteration 9: the workbench offers: raise kl_coef to 0.1; roll back to the best checkpoint; pause the run",
     ]
     assert len(sentences(alarm(9, fixes=[]))) == 2
+    alert = Alert(iteration=9, level="warning", code="truncation", message="18 % cut short: raise max_new_tokens")
+    assert sentences(alert) == ["iteration 9: warning: 18 % cut short: raise max_new_tokens"]
 
 
 def decided(action: str) -> Decision:
@@ -241,6 +235,9 @@ def test_the_summary_says_how_to_continue_a_stopped_run_and_a_finished_one() -> 
     assert lines["resume"] == "ppo-workbench --no-ui --resume 'my runs/a'"
     assert lines["run"].endswith("stopped after iteration 4 of 12, 4m 24s: SIGTERM")
     assert dict(summary(finished))["resume"].endswith("quickstart-0001 --set ppo.iterations=24")
+    for kind, command in (("reward-model", "reward-model train"), ("dpo", "dpo")):
+        view = view_of(other_run(kind), ended("stopped", 4, checkpoint=path))
+        assert dict(summary(view))["resume"] == f"ppo-workbench {command} --resume runs/{kind}-0001"
 
 
 def test_without_a_checkpoint_the_summary_offers_no_resumption_and_without_a_run_it_is_empty() -> None:
@@ -270,6 +267,7 @@ def test_the_status_shows_run_state_iteration_phase_speed_memory_and_remaining_t
         "ETA 3m 40s",
     ):
         assert part in shown
+    assert "starting ● loading the model" in drawn(view_of(StateChanged(state="loading")))
 
 
 def test_a_metric_shows_its_last_value_its_change_its_unit_and_its_course() -> None:
@@ -312,10 +310,6 @@ def test_decisions_and_alarms_stay_above_the_table() -> None:
     shown = shown_on(io.StringIO(), [*whole_run()[:-1], alarm(12), decided("stop"), ended()])
     for part in ("warning: KL high: the KL is 24.1", "advice: Raise kl_coef.", "decision to stop: the score fell"):
         assert part in shown
-
-
-def test_a_run_that_is_loading_can_be_drawn() -> None:
-    assert "starting ● loading the model" in drawn(view_of(StateChanged(state="loading")))
 
 
 def shown_on(stream: io.StringIO, events: list[Event]) -> str:

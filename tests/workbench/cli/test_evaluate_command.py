@@ -180,13 +180,6 @@ def test_the_tables_have_policy_and_reference_side_by_side(
     assert score.count(" to ") == 2
 
 
-def test_a_run_without_a_critic_has_no_critic_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record(tiny_config(tmp_path, "run.name=b", "ppo.iterations=1", "ppo.estimator=reinforce"))
-    assert found(capsys, tmp_path / "runs/b")["critic"] == {}
-    assert cli.main(["evaluate", str(tmp_path / "runs/b")]) == 0
-    assert "critic" not in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -276,27 +269,23 @@ def test_a_dpo_run_is_evaluated_by_its_samples_as_it_evaluated_itself(
     assert "name one with --reward" in reported(capsys, tmp_path / "runs/d")
 
 
-def test_what_is_held_out_limits_the_prompts(
+def test_what_is_held_out_limits_the_prompts_and_others_than_those_of_the_training_are_a_warning(
     finished: tuple[Path, Recorder], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["evaluate", str(finished[0]), "--prompts", "100"]) == 0
     assert "only 4 held-out prompts; using all of them" in capsys.readouterr().err
-    record(tiny_config(tmp_path, "run.name=b", "ppo.iterations=1", "data.eval_fraction=0"))
-    assert "name a file with --prompts" in reported(capsys, tmp_path / "runs/b")
-    assert found(capsys, tmp_path / "runs/b", "--prompts", tmp_path / "prompts.jsonl")["prompts"] == 9
-
-
-def test_prompts_that_are_not_those_of_the_training_are_a_warning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = tiny_config(tmp_path, "run.name=b", "ppo.iterations=1", "data.eval_fraction=0.4")
+    config = tiny_config(tmp_path, "run.name=b", "ppo.iterations=1", "data.eval_fraction=0", "ppo.estimator=reinforce")
     record(config)
     trusted_code().remember(code_of(f"{tmp_path}/rewards.py:score"))
+    assert "name a file with --prompts" in reported(capsys, tmp_path / "runs/b")
     file = Path(config.data.prompts)
+    report = found(capsys, tmp_path / "runs/b", "--prompts", file)
+    assert (report["prompts"], report["critic"]) == (9, {}), "its estimator has no critic"
+    record(tiny_config(tmp_path, "run.name=c", "ppo.iterations=1", "data.eval_fraction=0.4"))
     file.write_text("\n".join(file.read_text().splitlines()[::-1]))
-    assert cli.main(["evaluate", str(tmp_path / "runs/b")]) == 0
+    assert cli.main(["evaluate", str(tmp_path / "runs/c")]) == 0
     assert "not those of the training (the same in another order; " in capsys.readouterr().err
-    assert cli.main(["evaluate", str(tmp_path / "runs/b"), "--prompts", str(file)]) == 0
+    assert cli.main(["evaluate", str(tmp_path / "runs/c"), "--prompts", str(file)]) == 0
     assert "not those of the training" not in capsys.readouterr().err
 
 

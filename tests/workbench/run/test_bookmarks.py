@@ -41,16 +41,6 @@ def test_a_mark_is_set_removed_and_read_back(folder: RunFolder) -> None:
     assert list(folder.root.iterdir()) == [file(folder)], "and no lock beside it"
 
 
-def test_marks_set_elsewhere_meanwhile_are_kept(folder: RunFolder) -> None:
-    mine, other = Bookmarks(folder), Bookmarks(folder)
-    mine.toggle(A)
-    other.toggle(B)
-    assert mine.toggle(C)
-    assert list(mine) == list(Bookmarks(folder)) == [A, B, C]
-    assert not other.toggle(A)
-    assert list(Bookmarks(folder)) == [B, C]
-
-
 def test_processes_that_mark_at_once_lose_no_mark(folder: RunFolder) -> None:
     code = """
 import sys
@@ -113,16 +103,18 @@ def test_a_broken_file_is_reported_and_never_overwritten(folder: RunFolder, cont
     assert list(bookmarks) == []
 
 
-def test_a_file_that_broke_meanwhile_is_not_overwritten_either(folder: RunFolder) -> None:
-    bookmarks = Bookmarks(folder)
+def test_a_file_that_broke_meanwhile_is_not_overwritten_either_and_a_folder_in_its_place_is_reported(
+    folder: RunFolder,
+) -> None:
+    bookmarks, other = Bookmarks(folder), Bookmarks(folder)
+    bookmarks.toggle(A)
+    assert not other.toggle(A), "marks that another program has set are known"
     bookmarks.toggle(A)
     file(folder).write_text("broken")
     with pytest.raises(StorageError, match="damaged"):
         bookmarks.toggle(B)
     assert list(bookmarks) == [A]
-
-
-def test_an_unreadable_file_is_reported(folder: RunFolder) -> None:
+    file(folder).unlink()
     file(folder).mkdir()
     assert "cannot be read" in Bookmarks(folder).problem
 

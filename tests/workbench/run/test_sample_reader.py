@@ -107,20 +107,23 @@ def test_files_of_several_row_groups_read_like_one(folder: RunFolder) -> None:
 
 
 def test_a_null_affects_only_its_own_row(folder: RunFolder) -> None:
-    write(folder, {"completion": "alone"}, sample_row(1))
-    alone, whole = read_batch(folder, 3)
+    write(folder)
+    assert list(read_batch(folder, 3)) == []
+    assert read_channel_columns(folder, 3, ["kl", "ratios"]) == {"kl": [], "ratios": []}
+    write(folder, {"completion": "alone"}, sample_row(1), {"row": 0})
+    alone, whole, _ = read_batch(folder, 3)
     assert alone.key == SampleKey(3, -1)
     assert (alone.prompt, alone.completion, alone.truncated, alone.prompt_index) == ("", "alone", False, -1)
     assert math.isnan(alone.score)
     assert math.isnan(alone.kl)
     assert alone.length is None
     assert whole.score == sample_row(1)["score"]
-
-
-def test_an_empty_batch_has_no_samples(folder: RunFolder) -> None:
-    write(folder)
-    assert list(read_batch(folder, 3)) == []
-    assert read_channel_columns(folder, 3, ["kl", "ratios"]) == {"kl": [], "ratios": []}
+    sample = read_token_sample(folder, SampleKey(3, 0))
+    assert len(sample) == 0
+    assert (sample.prompt, sample.completion, sample.columns) == ("", "", "")
+    assert (sample.prompt_index, sample.sample, sample.truncated) == (-1, -1, False)
+    assert (sample.texts, sample.numbers, sample.parts, sample.prompt_tokens) == ([], {}, {}, [])
+    assert math.isnan(sample.score)
 
 
 def test_a_token_sample_has_all_that_was_written(folder: RunFolder) -> None:
@@ -138,16 +141,6 @@ def test_a_sequence_is_found_by_the_number_of_its_row_not_by_its_place(folder: R
     assert read_token_sample(folder, SampleKey(3, 2)).prompt == sample_row(2)["prompt"]
     with pytest.raises(StorageError, match="no row 0"):
         read_token_sample(folder, SampleKey(3, 0))
-
-
-def test_a_row_of_nulls_is_a_sample_without_tokens(folder: RunFolder) -> None:
-    write(folder, {"row": 0})
-    sample = read_token_sample(folder, SampleKey(3, 0))
-    assert len(sample) == 0
-    assert (sample.prompt, sample.completion, sample.columns) == ("", "", "")
-    assert (sample.prompt_index, sample.sample, sample.truncated) == (-1, -1, False)
-    assert (sample.texts, sample.numbers, sample.parts, sample.prompt_tokens) == ([], {}, {}, [])
-    assert math.isnan(sample.score)
 
 
 @pytest.mark.parametrize("length", [0, 2, 4])
@@ -189,10 +182,7 @@ def test_nulls_within_lists_are_nan_and_their_neighbours_stay(folder: RunFolder)
         [tuple(one) for one in sample.alternatives[1]], [(5, "⟨5⟩", math.nan, -0.5), (6, "b", math.nan, math.nan)]
     )
     np.testing.assert_equal(dict(sample.parts), {"lexicon": math.nan, "length": 1.0})
-
-
-def test_alternatives_that_a_run_does_not_keep_are_not_there(folder: RunFolder) -> None:
-    names = ("top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs")
+    names = ("top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs")  # that a run may not keep
     write(folder, sample_row(0, 2) | dict.fromkeys(names), sample_row(1, 2) | {name: [[], []] for name in names})
     assert list(read_token_sample(folder, SampleKey(3, 0)).alternatives) == []
     assert list(read_token_sample(folder, SampleKey(3, 1)).alternatives) == [[], []]
@@ -237,11 +227,8 @@ def errors(folder: RunFolder) -> list[str]:
     return reported
 
 
-def test_a_missing_file_is_an_error_of_one_line(folder: RunFolder) -> None:
+def test_a_missing_or_half_written_file_is_an_error_of_one_line(folder: RunFolder) -> None:
     assert all("run.save_samples" in line for line in errors(folder))
-
-
-def test_a_half_written_file_is_an_error_of_one_line(folder: RunFolder) -> None:
     path = write(folder, *(sample_row(row) for row in range(8)))
     whole = path.read_bytes()
     for size in range(0, len(whole), len(whole) // 7):

@@ -61,11 +61,6 @@ def test_a_scan_that_is_stopped_reads_no_further_file(folder: RunFolder, monkeyp
     assert sum(parts) < 2 * 60
 
 
-def test_a_run_without_samples_is_scanned_without_a_message(folder: RunFolder) -> None:
-    assert list(scan(folder, [])) == []
-    assert [len(part.table) for part in scan(folder, [1, 2])] == [4], "few iterations are one part"
-
-
 def scanned(folder: RunFolder) -> tuple[list[Sample], list[str]]:
     samples, problems = list[Sample](), list[str]()
     for part in scan(folder, kept_iterations(folder)):
@@ -130,43 +125,39 @@ def test_an_index_of_other_files_is_ignored(folder: RunFolder, what: str, monkey
     assert [("step-000033" in problem) for problem in problems] == [True] * (what == "damaged")
 
 
-@pytest.mark.parametrize("damage", [lambda whole: whole[:-9], lambda whole: b"", lambda whole: b"PAR1" * 9])
-def test_a_damaged_index_costs_only_time(folder: RunFolder, damage: Callable[[bytes], bytes]) -> None:
+@pytest.mark.parametrize("damage", [lambda whole: whole[:-9], lambda whole: b"", lambda whole: b"PAR1" * 9, None])
+def test_an_index_that_is_damaged_or_cannot_be_written_costs_only_time(
+    folder: RunFolder, damage: Callable[[bytes], bytes] | None
+) -> None:
     before = scanned(folder)
+    if damage is None:
+        (folder.samples / "index").write_text("no folder", encoding="utf-8")
     index(folder)
-    path = folder.samples / "index" / "step-000064.parquet"
-    path.write_bytes(damage(path.read_bytes()))
+    if damage is not None:
+        path = folder.samples / "index" / "step-000064.parquet"
+        path.write_bytes(damage(path.read_bytes()))
     assert scanned(folder) == before
 
 
-def test_an_index_that_cannot_be_written_ends_no_run(folder: RunFolder) -> None:
-    (folder.samples / "index").write_text("no folder", encoding="utf-8")
-    before = scanned(folder)
-    index(folder)
-    assert scanned(folder) == before
-
-
-def test_rewriting_an_iteration_removes_its_index_until_it_is_complete(
+def test_rewriting_an_iteration_removes_its_index_until_it_is_complete_and_as_private_as_its_samples(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index(folder)
     path = folder.samples / "index" / "step-000064.parquet"
     update_index(folder.samples, 63)
     assert not path.exists()
+    folder.samples_file(64).chmod(0o600)
     update_index(folder.samples, 64)
+    assert path.stat().st_mode & 0o777 == 0o600
     assert files_read(folder, monkeypatch) == [*range(120, 64, -1)]
 
 
-def test_an_index_has_the_permissions_of_its_samples(folder: RunFolder) -> None:
-    folder.samples_file(64).chmod(0o600)
-    index(folder)
-    assert (folder.samples / "index" / "step-000064.parquet").stat().st_mode & 0o777 == 0o600
-
-
 def test_parts_grow_so_that_going_through_all_with_each_is_cheap(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert list(scan(folder, [])) == []
+    assert [len(part.table) for part in scan(folder, [1, 2])] == [4], "few iterations are one part"
     monkeypatch.setattr("workbench.run.sample_reader.read_batch", lambda *_: SampleTable.joined([]))
-    done_by_part = [part.done for part in scan(RunFolder(tmp_path), range(1, 100_001))]
+    done_by_part = [part.done for part in scan(RunFolder(folder.root / "none"), range(1, 100_001))]
     assert len(done_by_part) > 20
     assert sum(done_by_part) <= 6 * 100_000

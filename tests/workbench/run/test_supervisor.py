@@ -6,7 +6,7 @@ import gc
 import json
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
@@ -84,6 +84,8 @@ def test_a_run_is_loading_from_its_first_moment(resume: bool) -> None:
     supervisor = Supervisor(Script(lambda *run: (may_load.wait(), scripted_run.done(*run))[1]))
     supervisor.start(Config(), resume=make_run("old") if resume else None)
     shown = supervisor.view.is_starting, supervisor.view.state_text, supervisor.note
+    assert list(supervisor.view.history.numbers) == [1, 2] * resume, "a resumed run keeps its past"
+    assert supervisor.view.ended is None
     may_load.set()
     assert shown == (True, "loading the model", "")
     poll_until(supervisor, lambda: not supervisor.trains_here)
@@ -135,19 +137,21 @@ def test_a_second_run_waits_until_the_first_has_ended() -> None:
     poll_until(supervisor, lambda: not supervisor.trains_here)
 
 
-def test_user_errors_are_reported_in_the_trainers_words() -> None:
-    supervisor = supervise(scripted_run.diverged)
+@pytest.mark.parametrize(
+    ("play", "failure", "printed"),
+    [
+        (scripted_run.diverged, "loss was NaN 3 times in a row: lower optim.policy_lr and resume", False),
+        (scripted_run.unhurt, "unexpected ZeroDivisionError: a bug of ours: this is a bug", True),
+    ],
+)
+def test_errors_are_reported_in_the_trainers_words_and_the_traceback_of_a_bug_without_a_run_printed(
+    play: Any, failure: str, printed: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    supervisor = supervise(play)
     poll_until(supervisor, lambda: not supervisor.trains_here)
-    assert supervisor.failure == "loss was NaN 3 times in a row: lower optim.policy_lr and resume"
+    assert supervisor.failure.startswith(failure)
     assert supervisor.view.state == "failed"
-
-
-def test_a_bug_before_there_is_a_run_is_reported_and_its_traceback_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    supervisor = supervise(scripted_run.unhurt)
-    poll_until(supervisor, lambda: not supervisor.trains_here)
-    assert supervisor.failure.startswith("unexpected ZeroDivisionError: a bug of ours: this is a bug")
-    assert supervisor.view.state == "failed"
-    assert "Traceback" in capsys.readouterr().out
+    assert ("Traceback" in capsys.readouterr().out) == printed
 
 
 def test_a_bug_within_a_run_leaves_its_traceback_in_the_runs_folder(
@@ -263,15 +267,6 @@ def test_a_run_that_is_about_to_start_in_another_process_is_not_shown_as_stopped
         assert supervisor.note == "", "the process of the run that has just ended"
 
 
-def test_a_resumed_run_keeps_its_past() -> None:
-    folder = make_run("past")
-    supervisor = supervise(scripted_run.wait, resume=folder)
-    assert list(supervisor.view.history.numbers) == [1, 2]
-    assert supervisor.view.ended is None
-    supervisor.abort()
-    poll_until(supervisor, lambda: not supervisor.trains_here)
-
-
 @pytest.mark.parametrize(
     ("play", "reported"), [(scripted_run.done, "quickstart-0001 had already ended: done"), (None, "had not started")]
 )
@@ -379,36 +374,37 @@ def test_a_run_that_has_just_ended_is_asked_by_its_checkpoint_at_once(monkeypatc
     policies.return_value.ask.assert_called_once_with(QUESTION, "")
 
 
-def test_a_lost_question_is_reported_while_the_run_continues(tmp_path: Path) -> None:
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[RunOnDisk]:
+    """Return a run that another process trains, as far as its lock says."""
     folder = RunFolder(tmp_path / "a")
     folder.root.mkdir()
     with folder.lock():
-        run = RunOnDisk(folder.root)
-        lost = run.ask(QUESTION)
-        run.take()
-        Inbox(folder.control, create_autospec(Control, instance=True), print)  # a trainer that just begins
-        run.take()
-        with pytest.raises(StorageError, match="run 'a' lost the question: ask again"):
-            lost.result(0)
+        yield RunOnDisk(folder.root)
 
 
-def test_a_question_to_another_process_is_withdrawn_when_it_is_dropped(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "a")
-    folder.root.mkdir()
-    with folder.lock():
-        run = RunOnDisk(folder.root)
-        inbox = Inbox(folder.control, control := create_autospec(Control, instance=True), print)
-        dropped, closed_ = run.ask(QUESTION), run.ask(QUESTION)
-        run.take()
-        inbox.take()
-        (_, _, one_is_dropped), (_, _, two_is_dropped) = [asked.args for asked in control.ask.call_args_list]
-        assert dropped.cancel()
-        run.take()
-        assert (one_is_dropped(), two_is_dropped()) == (True, False)
-        run.close()
-        assert two_is_dropped()
-        with pytest.raises(UsageError, match="was cancelled"):
-            closed_.result(0)
+def test_a_lost_question_is_reported_while_the_run_continues(elsewhere: RunOnDisk) -> None:
+    lost = elsewhere.ask(QUESTION)
+    elsewhere.take()
+    Inbox(elsewhere.folder / "control", create_autospec(Control, instance=True), print)  # a trainer that just begins
+    elsewhere.take()
+    with pytest.raises(StorageError, match="run 'a' lost the question: ask again"):
+        lost.result(0)
+
+
+def test_a_question_to_another_process_is_withdrawn_when_it_is_dropped(elsewhere: RunOnDisk) -> None:
+    inbox = Inbox(elsewhere.folder / "control", control := create_autospec(Control, instance=True), print)
+    dropped, closed_ = elsewhere.ask(QUESTION), elsewhere.ask(QUESTION)
+    elsewhere.take()
+    inbox.take()
+    (_, _, one_is_dropped), (_, _, two_is_dropped) = [asked.args for asked in control.ask.call_args_list]
+    assert dropped.cancel()
+    elsewhere.take()
+    assert (one_is_dropped(), two_is_dropped()) == (True, False)
+    elsewhere.close()
+    assert two_is_dropped()
+    with pytest.raises(UsageError, match="was cancelled"):
+        closed_.result(0)
 
 
 def test_a_run_that_is_trained_here_answers_by_its_trainer() -> None:

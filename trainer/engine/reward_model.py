@@ -23,7 +23,6 @@ from trainer.models.trunk import check_grad_checkpoint
 from trainer.pairs.comparisons import Comparisons, load_material, reward_comparisons
 from trainer.pairs.groups import Group, changed_preferences
 from trainer.plurals import counted
-from trainer.reward_model.fitted_head import MOST_COMPARISONS, check_enough, differences, fit_head
 from trainer.reward_model.network import Read, RewardModel, Scores, score_sequences
 from trainer.reward_model.pair_evaluation import (
     Outcomes,
@@ -42,7 +41,7 @@ from trainer.reward_model.predictions import (
     sorted_predictions,
     write_predictions,
 )
-from trainer.reward_model.reward_learner import RewardLearner
+from trainer.reward_model.reward_learner import MOST_COMPARISONS, RewardLearner, check_enough, differences, fit_head
 from trainer.reward_model.snapshot import (
     BestParameters,
     RewardModelSnapshot,

@@ -77,6 +77,17 @@ SCHEMA = (
 """Schema of a store: a log of events on comparisons, which the database itself keeps append-only, and sessions."""
 
 VERSION = 1
+_READ_ONLY = "cannot write {path}: it or its folder is read-only; make both writable, or name another file"
+_REASONS = {  # by SQLite's code
+    sqlite3.SQLITE_READONLY: _READ_ONLY,
+    sqlite3.SQLITE_PERM: _READ_ONLY,
+    sqlite3.SQLITE_CANTOPEN: "cannot open {path}: its folder is missing, or the file is another user's, or you may not "
+    "write there; make the folder writable, or name another file",
+    sqlite3.SQLITE_FULL: "cannot write {path}: the disk is full; free space, then try again",
+    sqlite3.SQLITE_NOTADB: "{path} is not a preference store: name another file",
+    sqlite3.SQLITE_CORRUPT: "{path} is damaged ({error}): restore a copy of it, or save what `sqlite3 FILE .recover` "
+    "reads",
+}
 _APPLICATION_ID = int.from_bytes(b"PPOw")  # in the file's header, so that `file` and we recognise it
 
 
@@ -177,35 +188,18 @@ def storage_errors(path: Path) -> Iterator[None]:
     except sqlite3.ProgrammingError:
         raise
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter if the message quotes a damaged schema
-        raise _storage_error(path, error) from None
-
-
-def _storage_error(path: Path, error: Exception) -> StorageError:
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # a UnicodeDecodeError has no code
-    is_busy = code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-    if (is_busy or code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL)) and not has_locks(path.resolve().parent):
-        return StorageError(
-            f"cannot use '{path}': its file system has no file locks; keep the store in a local folder, or mount the "
-            "file system with locks (Lustre: -o flock)"
-        )
-    if is_busy:
-        return BusyError(
-            f"'{path}' has been locked by another program for {BUSY_SECONDS:.0f} s: end what is writing to it, or try "
-            "again later"
-        )
-    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
-        reason = f"cannot write '{path}': it or its folder is read-only; make both writable, or name another file"
-    elif code == sqlite3.SQLITE_CANTOPEN:
-        reason = (
-            f"cannot open '{path}': its folder is missing, or the file is another user's, or you may not write "
-            "there; make the folder writable, or name another file"
-        )
-    elif code == sqlite3.SQLITE_FULL:
-        reason = f"cannot write '{path}': the disk is full; free space, then try again"
-    elif code == sqlite3.SQLITE_NOTADB:
-        reason = f"'{path}' is not a preference store: name another file"
-    elif code == sqlite3.SQLITE_CORRUPT:
-        reason = f"'{path}' is damaged ({error}): restore a copy of it, or save what `sqlite3 FILE .recover` reads"
-    else:
-        reason = f"cannot use '{path}': {error}; check the file and its disk, or restore a copy"
-    return StorageError(reason)
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # a UnicodeDecodeError has no code
+        is_busy = code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+        may_lack_locks = is_busy or code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL)
+        if may_lack_locks and not has_locks(path.resolve().parent):
+            raise StorageError(
+                f"cannot use '{path}': its file system has no file locks; keep the store in a local folder, or mount "
+                "the file system with locks (Lustre: -o flock)"
+            ) from None
+        if is_busy:
+            raise BusyError(
+                f"'{path}' has been locked by another program for {BUSY_SECONDS:.0f} s: end what is writing to it, or "
+                "try again later"
+            ) from None
+        reason = _REASONS.get(code, "cannot use {path}: {error}; check the file and its disk, or restore a copy")
+        raise StorageError(reason.format(path=f"'{path}'", error=error)) from None

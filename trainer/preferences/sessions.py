@@ -62,6 +62,8 @@ _ITEMS = f"""SELECT i.position, i.queue, i.repeats, i.payload, {COMPARISON}, e.i
     WHERE i.session = :session"""  # noqa: S608  our own names
 _STANDING = f"SELECT e.id FROM events e WHERE e.session = ? AND {_CURRENT} ORDER BY e.id"  # noqa: S608
 _NEWEST = f"SELECT e.id, e.position FROM events e WHERE e.session = ? AND {_CURRENT} ORDER BY e.id DESC LIMIT 1"  # noqa: S608
+_ITEM = """INSERT INTO session_items (session, position, comparison, queue, payload, repeats)
+    VALUES (?, ?, ?, ?, ?, ?)"""
 _REPEATED = "SELECT repeats FROM session_items WHERE session = ? AND repeats IS NOT NULL"
 # The process that has a session of a labeller open, and when it opened or last changed it.
 _OPEN = """SELECT o.process, max(o.time, coalesce((SELECT max(e.time) FROM events e WHERE e.session = o.session), 0))
@@ -166,15 +168,29 @@ class LabelSession:
         A comparison that the session has already is passed over unless it is a repeat. Where the store has a comparison
         in another order, the item's order is mapped to that one.
         """
-        with self._store.transaction():
+        store = self._store
+        with store.transaction():
             self._check_open()
             served, position = self.served(), self._items
             for item in items:
-                if item.repeats or item.comparison.key not in served:
-                    self._append_item(position, item)
-                    position += 1
                 if not item.repeats:
+                    if item.comparison.key in served:
+                        continue
                     served.add(item.comparison.key)
+                skip = Judgement(verdict="skip", order_shown=item.order)
+                comparison, shown = store.find_or_add(Preference(comparison=item.comparison, judgement=skip))
+                if len(item.order) != (k := len(item.comparison.completions)):
+                    raise DataError(
+                        f"cannot ask this item: its order shows {len(item.order)} of {k} completions; show all"
+                    )
+                repeated = "SELECT 1 FROM events WHERE id = ? AND comparison = ? AND kind = 'label'"
+                if item.repeats and not store.rows(repeated, (item.repeats, comparison)):
+                    raise DataError(
+                        f"cannot ask this item: {item.repeats}, which it repeats, is not a label of its comparison"
+                    )
+                values = (self._begun.id, position, comparison, item.queue, payload(shown), item.repeats or None)
+                store.insert(_ITEM, values)
+                position += 1
         self._items = position
 
     def next_open(self) -> SessionItem | None:
@@ -273,21 +289,6 @@ class LabelSession:
             raise UsageError(
                 f"labeller '{self._begun.labeller}' has opened a session elsewhere: leave it there, and resume here"
             )
-
-    def _append_item(self, position: int, item: Item) -> None:
-        store, k = self._store, len(item.comparison.completions)
-        skip = Judgement(verdict="skip", order_shown=item.order)
-        comparison, shown = store.find_or_add(Preference(comparison=item.comparison, judgement=skip))
-        if len(item.order) != k:
-            raise DataError(f"cannot ask this item: its order shows {len(item.order)} of {k} completions; show all")
-        repeated = "SELECT 1 FROM events WHERE id = ? AND comparison = ? AND kind = 'label'"
-        if item.repeats and not store.rows(repeated, (item.repeats, comparison)):
-            raise DataError(f"cannot ask this item: {item.repeats}, which it repeats, is not a label of its comparison")
-        store.insert(
-            """INSERT INTO session_items (session, position, comparison, queue, payload, repeats)
-            VALUES (?, ?, ?, ?, ?, ?)""",
-            (self._begun.id, position, comparison, item.queue, payload(shown), item.repeats or None),
-        )
 
     def _read(self, condition: str, **values: int | None) -> list[SessionItem]:
         """Return the items for which `condition` of `_ITEMS` holds, with their labels. Raises StorageError."""

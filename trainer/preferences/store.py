@@ -7,7 +7,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ _BATCH = 1000  # preferences per transaction; each transaction waits for the dis
 _SKIP = """'{"verdict":"skip"}'"""  # payload of a comparison without a label
 _EVENT = """INSERT INTO events (time, kind, comparison, labeller, source, choice, payload, undoes, session, position)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_OF_LABELLER = f"{LABELS} AND e.comparison = ? AND e.labeller = ? AND e.source = ?"
 _BY_KEY = f"SELECT c.id, {_SKIP}, {COMPARISON} FROM comparisons c WHERE c.key = ?"  # noqa: S608  our own names
 _COUNTS = """SELECT count(*), NULL, NULL FROM comparisons
     UNION ALL SELECT count(*), NULL, NULL FROM events WHERE kind = 'undo'
@@ -126,7 +127,7 @@ def default_store(folder: Path) -> Path:
     return folder / "preferences.db"
 
 
-class PreferenceStore:
+class PreferenceStore(AbstractContextManager["PreferenceStore"]):
     """The preferences in the file `path`; a context manager, for the thread that opened it.
 
     Several processes and threads may read and write at once, each with a store of its own. A write is on disk when the
@@ -144,9 +145,6 @@ class PreferenceStore:
     def __init__(self, path: Path, *, create: bool = True) -> None:
         self.path = path
         self.connection = connect(path, create=create)
-
-    def __enter__(self) -> PreferenceStore:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -180,7 +178,9 @@ class PreferenceStore:
             with self.transaction():
                 for preference in batch:
                     comparison, label = self.find_or_add(preference)
-                    if not self._has_label(comparison, label, source):
+                    same = (comparison, as_utf8(label.judgement.labeller), as_utf8(source))
+                    known = (self.label(*row).judgement for row in self.rows(_OF_LABELLER, same))
+                    if label.judgement not in known:
                         self.append_label(now, comparison, label, source)
                         added += 1
             count, duplicates = count + added, duplicates + len(batch) - added
@@ -275,8 +275,7 @@ class PreferenceStore:
 
         Skips are included, undone labels are not.
         """
-        query = f"{LABELS} AND e.id > :after AND c.key = :key ORDER BY e.id"
-        return [self.label(*row) for row in self.paged(query, key=key)]
+        return [self.label(*row) for row in self.rows(f"{LABELS} AND c.key = ? ORDER BY e.id", (key,))]
 
     def flagged(self) -> list[str]:
         """Return the keys of the comparisons whose newest label has the flag, in the order of labelling.
@@ -374,14 +373,6 @@ class PreferenceStore:
         labeller, choice = as_utf8(label.judgement.labeller), label.judgement.choice or "ranking"
         values = (now, "label", comparison, labeller, as_utf8(source), choice, payload(label), None, session, position)
         return self.insert(_EVENT, values)
-
-    def _has_label(self, comparison: int, label: Preference, source: str) -> bool:
-        """Return whether exactly this judgement of the comparison is stored and not undone."""
-        rows = self.rows(
-            f"{LABELS} AND e.comparison = ? AND e.labeller = ? AND e.source = ?",
-            (comparison, as_utf8(label.judgement.labeller), as_utf8(source)),
-        )
-        return any(self.label(*row).judgement == label.judgement for row in rows)
 
     def stored(self, what: str, payload: str, *comparison: str, **more: Any) -> Preference:
         """Build a label, or a skip of an item, from a row's JSON. Raises StorageError that `what` is damaged."""

@@ -32,12 +32,14 @@ _MICRO_BATCH_TOKENS = 4096  # of a forward pass, padding included
 class LoadedRewardModel:
     """A trained reward model. Only the thread that created it may use it.
 
-    card: the content of reward_model.json; shares_backbone: whether the model uses a backbone that it was given.
+    card: the content of reward_model.json. is_finished: whether training is complete; until then, mean and deviation of
+    the scores are not normalised. shares_backbone: whether the model uses a backbone that it was given.
     """
 
     def __init__(self, folder: Path, backbones: Sequence[LoadedModel]) -> None:
         self.folder = folder
         self.card = card = read_card(folder, whole=True)
+        self.is_finished = bool(card["finished"])
         self.config = card_config(folder, card)
         key = key_for(card["seed"], Purpose.ADAPTER)
         shared = next((one for one in backbones if is_same_backbone(one, self.config.model)), None)
@@ -52,11 +54,6 @@ class LoadedRewardModel:
             raise StorageError(f"reward model '{folder}' lacks {min(missing)}: use an older checkpoint")
         self.model.update(self.trained)
         mx.eval(self.model.parameters())
-
-    @property
-    def is_finished(self) -> bool:
-        """Return whether training is complete; until then, mean and deviation of the scores are not normalised."""
-        return bool(self.card["finished"])
 
     def encode(self, prompt: Text, completion: Text, columns: Mapping[str, Any] = NO_COLUMNS) -> Sequenced:
         """Encode prompt and completion, texts or chat messages, as tokens to score. Raises DataError.

@@ -19,7 +19,7 @@ from trainer.engine.training import train
 from trainer.errors import UsageError
 from trainer.events import Alert, RewardModelEvaluation, RewardModelStep
 from trainer.pairs.comparisons import reward_comparisons
-from trainer.reward_model.fitted_head import PENALTIES, Differences, differences, fit_head
+from trainer.reward_model.reward_learner import PENALTIES, Differences, differences, fit_head
 
 SEED = [0, 5]
 

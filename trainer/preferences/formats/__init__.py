@@ -314,7 +314,15 @@ def write_rows(path: Path, rows: Iterable[Row], *, overwrite: bool) -> None:
                 text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="")
                 try:
                     if path.suffix.lower() == ".csv":
-                        _write_csv(text, iter(rows))
+                        writer: csv.DictWriter[str] | None = None
+                        for row in rows:
+                            if writer is None:
+                                writer = csv.DictWriter(text, list(row))
+                                writer.writeheader()
+                            if any(isinstance(value, list) for value in row.values()):
+                                raise DataError("CSV cannot hold messages: write .jsonl or .parquet")
+                            cells = row.items()
+                            writer.writerow({k: plain_json(one) if isinstance(one, dict) else one for k, one in cells})
                     else:
                         text.writelines(plain_json(row) + "\n" for row in rows)
                 finally:
@@ -323,16 +331,6 @@ def write_rows(path: Path, rows: Iterable[Row], *, overwrite: bool) -> None:
                 raise refusal
     except OSError as error:
         raise StorageError(f"cannot write '{path}': {error.strerror or error}: choose another place") from None
-
-
-def _write_csv(text: IO[str], rows: Iterator[Row]) -> None:
-    first = next(rows)
-    writer = csv.DictWriter(text, list(first))
-    writer.writeheader()
-    for row in chain([first], rows):
-        if any(isinstance(value, list) for value in row.values()):
-            raise DataError("CSV cannot hold messages: write .jsonl or .parquet")
-        writer.writerow({name: plain_json(one) if isinstance(one, dict) else one for name, one in row.items()})
 
 
 def _write_parquet(file: IO[bytes], rows: Iterator[Row]) -> None:

@@ -7,6 +7,7 @@ import re
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import mlx.core as mx
@@ -33,21 +34,16 @@ def test_nobody_else_can_write_to_the_folder(mode: int | None, tmp_path: Path) -
     assert stat.S_IMODE((tmp_path / "mlx").stat().st_mode) == 0o700
 
 
-def test_another_users_folder_is_refused_before_a_model_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to(path.parent), Path.mkdir])
+def test_another_users_folder_and_anything_but_a_folder_are_refused_before_a_model_is_loaded(
+    make: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "mlx").mkdir()
+    make(tmp_path / "mlx")
     user = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    if make is Path.mkdir:
+        monkeypatch.setattr(os, "geteuid", lambda: user + 1)
     with pytest.raises(ModelError, match="set TMPDIR"):
         load_backbone(BackboneConfig(path=str(tmp_path / "nowhere")))
-
-
-@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to(path.parent)])
-def test_anything_but_a_folder_in_its_place_is_refused(make: object, tmp_path: Path) -> None:
-    make(tmp_path / "mlx")  # type: ignore[operator]
-    with pytest.raises(ModelError, match="set TMPDIR"):
-        own_kernel_folder()
 
 
 @pytest.mark.skipif(mx.default_device() != mx.Device(mx.cpu), reason="g++ compiles the kernels of the CPU only")

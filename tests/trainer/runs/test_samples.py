@@ -103,20 +103,22 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "samples" / "step-000012.parquet"
 
 
-def test_rows_read_back_as_they_were_written(path: Path) -> None:
+def test_rows_read_back_as_they_were_written_whole_or_by_column(path: Path) -> None:
     rows = [sequence(row, length) for row, length in enumerate((5, 0, 3))]
+    write_samples(path, [], iteration=11)
+    assert read_samples(path).num_rows == 0
+    assert read_samples(path).schema.equals(sample_schema())
     write_samples(path, rows, iteration=12)
+    assert [file.name for file in path.parent.iterdir()] == [path.name], "it replaces the old one"
     table = read_samples(path)
     assert table.to_pylist() == as_written(rows)
     assert table.schema.equals(sample_schema())
     assert table.schema.metadata == {b"samples": str(SAMPLES_VERSION).encode(), b"iteration": b"12"}
-
-
-def test_any_parquet_reader_finds_the_file_zstd_compressed(path: Path) -> None:
-    write_samples(path, [sequence(0, 4)], iteration=12)
-    assert pq.read_table(path).num_rows == 1
-    column = pq.read_metadata(path).row_group(0).column(0)
-    assert column.compression == "ZSTD"
+    assert read_samples(path, ["score", "row"]).to_pylist() == [{"score": 1 / 3, "row": row} for row in range(3)]
+    with pytest.raises(StorageError, match=r"no column 'advantage': they have .*advantages"):
+        read_samples(path, ["row", "advantage"])
+    assert pq.read_table(path).num_rows == 3, "by any reader"
+    assert pq.read_metadata(path).row_group(0).column(0).compression == "ZSTD"
 
 
 def test_numpy_arrays_and_scalars_are_written_like_lists(path: Path) -> None:
@@ -141,29 +143,20 @@ def test_arrays_of_every_length_and_cut_and_missing_ones_are_written_row_by_row(
     ]
     write_samples(path, [{"ratios": wide}, {"ratios": wide[:1, :2]}], iteration=1)
     assert read_samples(path, ["ratios"])["ratios"].to_pylist() == [wide.tolist(), wide[:1, :2].tolist()]
-
-
-def test_non_finite_numbers_stay_what_they_are(path: Path) -> None:
     write_samples(path, [{"values": np.array([math.nan, math.inf, -math.inf])}], iteration=1)
     [values] = read_samples(path, ["values"])["values"].to_pylist()
     assert math.isnan(values[0])
     assert values[1:] == [math.inf, -math.inf]
 
 
-def test_an_id_that_does_not_fit_is_refused_and_not_wrapped(path: Path) -> None:
-    with pytest.raises(ValueError, match="too large"):
-        write_samples(path, [{"tokens": np.array([2**40])}], iteration=1)
-
-
-def test_an_iteration_without_sequences_is_an_empty_table(path: Path) -> None:
-    write_samples(path, [], iteration=1)
-    assert read_samples(path).num_rows == 0
-    assert read_samples(path).schema.equals(sample_schema())
-
-
-def test_a_misspelt_column_is_refused_rather_than_dropped(path: Path) -> None:
-    with pytest.raises(ValueError, match="advantage"):
-        write_samples(path, [{"row": 0, "advantage": [1.0]}], iteration=1)
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [({"tokens": np.array([2**40])}, "too large"), ({"row": 0, "advantage": [1.0]}, "advantage")],
+    ids=["an id that would be wrapped", "a misspelt column"],
+)
+def test_a_row_that_does_not_fit_is_refused(path: Path, row: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        write_samples(path, [row], iteration=1)
 
 
 def test_lone_surrogates_become_backslash_escapes(path: Path) -> None:
@@ -180,17 +173,6 @@ def test_lone_surrogates_become_backslash_escapes(path: Path) -> None:
     assert json.loads(read["columns"]) == {"x": "\ud800"}
 
 
-def test_only_the_columns_asked_for_are_read(path: Path) -> None:
-    write_samples(path, [sequence(0, 3)], iteration=1)
-    assert read_samples(path, ["score", "row"]).to_pylist() == [{"row": 0, "score": 1 / 3}]
-
-
-def test_an_unknown_column_is_named_with_the_known_ones(path: Path) -> None:
-    write_samples(path, [sequence(0, 3)], iteration=1)
-    with pytest.raises(StorageError, match=r"no column 'advantage': they have .*advantages"):
-        read_samples(path, ["row", "advantage"])
-
-
 # Settings and versions
 
 
@@ -199,9 +181,6 @@ def test_the_settings_read_back_to_the_bit(path: Path) -> None:
     metadata = read_samples(path, ["row"]).schema.metadata
     assert sample_settings(metadata) == SETTINGS
     assert json.loads(metadata[b"settings"])["kl_coef"] == 1 / 3
-
-
-def test_settings_that_are_not_a_number_read_back_as_such(path: Path) -> None:
     write_samples(path, [], 12, dataclasses.replace(SETTINGS, reward_mean=math.nan, reward_std=math.inf))
     settings = sample_settings(read_samples(path).schema.metadata)
     assert settings is not None
@@ -232,13 +211,6 @@ def test_columns_that_no_row_has_are_null(path: Path) -> None:
     assert read_samples(path, lacking).to_pylist() == [dict.fromkeys(lacking)] * 2
 
 
-def test_a_file_of_this_version_must_have_every_column_that_is_asked_for(path: Path) -> None:
-    write_samples(path, [sequence(0, 3)], iteration=7)
-    rewritten(path, FEW_COLUMNS, samples=str(SAMPLES_VERSION))
-    with pytest.raises(StorageError, match="no column 'ratios'"):
-        read_samples(path, ["ratios"])
-
-
 @pytest.mark.parametrize(
     ("version", "message"),
     [
@@ -249,6 +221,9 @@ def test_a_file_of_this_version_must_have_every_column_that_is_asked_for(path: P
 )
 def test_a_file_of_another_version_is_reported_in_one_line(path: Path, version: str, message: str) -> None:
     write_samples(path, [sequence(0, 3)], iteration=7)
+    rewritten(path, FEW_COLUMNS, samples=str(SAMPLES_VERSION))
+    with pytest.raises(StorageError, match="no column 'ratios'"):
+        read_samples(path, ["ratios"])
     rewritten(path, FEW_COLUMNS, samples=version)
     for columns in (None, ["row"]):
         with pytest.raises(StorageError, match=message) as error:
@@ -256,12 +231,9 @@ def test_a_file_of_another_version_is_reported_in_one_line(path: Path, version: 
         assert "\n" not in str(error.value)
 
 
-def test_a_missing_file_is_a_storage_error(path: Path) -> None:
+def test_a_missing_file_and_one_cut_anywhere_are_storage_errors_of_one_line(path: Path) -> None:
     with pytest.raises(StorageError, match=r"run\.save_samples"):
         read_samples(path)
-
-
-def test_a_file_cut_anywhere_is_a_storage_error_of_one_line(path: Path) -> None:
     write_samples(path, [sequence(0, 3)], iteration=1)
     whole = path.read_bytes()
     for size in range(0, len(whole), 97):
@@ -287,13 +259,6 @@ def test_a_flipped_bit_is_noticed_wherever_it_would_change_a_number(path: Path) 
     assert noticed > 40  # of 50; the others hit statistics
 
 
-def test_writing_leaves_no_temporary_file_and_replaces_the_old_one(path: Path) -> None:
-    for iteration in (1, 2):
-        write_samples(path, [sequence(0, 3)], iteration)
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
-    assert read_samples(path).schema.metadata[b"iteration"] == b"2"
-
-
 def test_a_write_that_fails_leaves_the_old_file_and_names_the_way_out(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,12 +273,8 @@ def test_a_write_that_fails_leaves_the_old_file_and_names_the_way_out(
         write_samples(path, [sequence(0, 3)], iteration=2)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     assert read_samples(path).schema.metadata[b"iteration"] == b"1"
-
-
-def test_a_file_in_place_of_the_folder_is_a_storage_error(tmp_path: Path) -> None:
-    (tmp_path / "samples").write_text("")
     with pytest.raises(StorageError, match="cannot write samples"):
-        write_samples(tmp_path / "samples" / "step-000001.parquet", [], iteration=1)
+        write_samples(path / "step-000001.parquet", [], iteration=1)
 
 
 def test_importing_the_module_does_not_import_pyarrow() -> None:

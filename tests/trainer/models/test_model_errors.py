@@ -166,13 +166,6 @@ def test_a_damaged_model_is_refused_in_one_line(
     assert way_out in message
 
 
-def test_an_embedding_may_have_more_rows_than_there_are_tokens(folder: Path) -> None:
-    content = json.loads((folder / "tokenizer.json").read_text())
-    content["added_tokens"] = content["added_tokens"][:2]
-    (folder / "tokenizer.json").write_text(json.dumps(content))
-    assert len(load_tiny(folder).tokenizer.get_vocab()) == 258
-
-
 @pytest.mark.parametrize("load", [load_backbone, load_tokenizer])
 def test_a_marker_of_images_without_a_row_is_encoded_as_text(load: Callable[[ModelConfig], Any], folder: Path) -> None:
     plain = load(ModelConfig(path=str(folder))).tokenizer.encode("a<image_soft_token>b")
@@ -189,16 +182,18 @@ def test_a_token_that_only_the_tokenizers_class_adds_is_encoded_as_text(folder: 
     assert "ids up to 264 ('<|endoftext|>'), but its embedding has 264 rows" in refusal(folder)
 
 
-def test_an_end_token_without_a_row_does_not_count_beside_others(folder: Path) -> None:
+def test_a_model_loads_from_links_with_more_rows_than_tokens_and_one_end_token_of_several(
+    folder: Path, tmp_path: Path
+) -> None:
     edit(folder / "config.json", eos_token_id=[7, 9999])
-    assert load_tiny(folder).tokenizer.eos_token_ids == {7, 256}
-
-
-def test_a_model_of_links_to_files_loads_as_the_hub_keeps_it(llama: Path, tmp_path: Path) -> None:
+    tokens = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+    edit(folder / "tokenizer.json", added_tokens=tokens[:2])
     (tmp_path / "snapshot").mkdir()
-    for file in llama.iterdir():
-        (tmp_path / "snapshot" / file.name).symlink_to(file)
-    assert load_tiny(tmp_path / "snapshot").context == 256
+    for file in folder.iterdir():
+        (tmp_path / "snapshot" / file.name).symlink_to(file)  # as the hub keeps it
+    loaded = load_tiny(tmp_path / "snapshot")
+    assert (loaded.context, len(loaded.tokenizer.get_vocab())) == (256, 258)
+    assert loaded.tokenizer.eos_token_ids == {7, 256}, "one without a row does not count beside others"
 
 
 def test_a_path_that_is_not_a_folder_is_refused(llama: Path) -> None:
@@ -243,20 +238,19 @@ def test_a_name_of_the_hub_is_fetched_without_code_and_at_the_revision(
     assert list(filter_repo_objects(repository, allow_patterns=calls[0]["allow_patterns"])) == repository[:3]
 
 
-def test_a_fetched_model_is_checked_like_a_local_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fetched_model_is_checked_like_a_local_one_and_an_unreachable_hub_is_reported(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    message = refusal("someone/no-such-model")
+    assert message.startswith("model.path = 'someone/no-such-model' could not be fetched from the hub (")
+    assert message.endswith("check the name and the connection, or give the path of a local folder")
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: str(folder))
     edit(folder / "config.json", model_file="own.py")
     assert "model.path = 'someone/model' wants to run its own code" in refusal("someone/model")
     (folder / "config.json").unlink()
     assert "model.path = 'someone/model' has no config.json" in refusal("someone/model")
-
-
-def test_an_unreachable_hub_is_reported_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    message = refusal("someone/no-such-model")
-    assert message.startswith("model.path = 'someone/no-such-model' could not be fetched from the hub (")
-    assert message.endswith("check the name and the connection, or give the path of a local folder")
 
 
 @pytest.mark.parametrize(

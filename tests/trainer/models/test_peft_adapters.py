@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,40 +56,35 @@ def change(adapter: Path, **settings: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
 
 
-def test_an_adapter_comes_back_bit_for_bit(tmp_path: Path, model: Path) -> None:
+def arrays_of(adapter: Path) -> dict[str, mx.array]:
+    return dict(mx.load(str(adapter / WEIGHTS)))  # type: ignore[arg-type]
+
+
+def test_an_adapter_comes_back_bit_for_bit_from_files_that_are_those_of_peft(
+    tmp_path: Path, model: Path, adapter: Path
+) -> None:
     parameters = random_policy(model, lora_targets=["q_proj", "up_proj"]).policy_parameters()
     head = mx.random.normal((32,), key=mx.random.key(7))
-    found = read_peft(written(tmp_path / "adapter", parameters, head=head), "llama")
+    folder = written(tmp_path / "classifier", parameters, head=head)
+    found = read_peft(folder, "llama")
     assert (found.rank, found.scale, found.base) == (RANK, SCALE, "someone/model")
     assert found.parameters.keys() == parameters.keys()
     assert all(mx.array_equal(found.parameters[name], parameters[name]) for name in parameters)
     assert found.head is not None
     assert mx.array_equal(found.head, head)
+    assert arrays_of(folder)["base_model.model.score.weight"].shape == (1, 32)
+    settings = json.loads((folder / SETTINGS).read_text())
+    assert (settings["task_type"], settings["modules_to_save"]) == ("SEQ_CLS", ["score"])
 
-
-def test_the_files_are_those_of_peft(adapter: Path) -> None:
     assert sorted(path.name for path in adapter.iterdir()) == [SETTINGS, WEIGHTS]
-    arrays: dict[str, mx.array] = dict(mx.load(str(adapter / WEIGHTS)))  # type: ignore[arg-type]
     layer = "base_model.model.model.layers.1.self_attn.v_proj"
-    assert {name for name in arrays if "layers.1.self_attn.v" in name} == {
-        f"{layer}.lora_A.weight",
-        f"{layer}.lora_B.weight",
-    }
-    assert arrays[f"{layer}.lora_A.weight"].shape == (RANK, 32)
-    assert arrays[f"{layer}.lora_B.weight"].shape == (16, RANK)
+    shapes = {name: array.shape for name, array in arrays_of(adapter).items() if "layers.1.self_attn.v" in name}
+    assert shapes == {f"{layer}.lora_A.weight": (RANK, 32), f"{layer}.lora_B.weight": (16, RANK)}
     settings = json.loads((adapter / SETTINGS).read_text())
     assert (settings["peft_type"], settings["task_type"], settings["r"]) == ("LORA", "CAUSAL_LM", RANK)
     assert settings["lora_alpha"] == RANK * SCALE
     assert "model.layers.1.self_attn.v_proj" in settings["target_modules"]
     assert len(settings["target_modules"]) == 4
-
-
-def test_a_head_makes_it_a_classifiers(tmp_path: Path, model: Path) -> None:
-    folder = written(tmp_path / "adapter", random_policy(model).policy_parameters(), head=mx.ones((32,)))
-    arrays: dict[str, mx.array] = dict(mx.load(str(folder / WEIGHTS)))  # type: ignore[arg-type]
-    assert arrays["base_model.model.score.weight"].shape == (1, 32)
-    settings = json.loads((folder / SETTINGS).read_text())
-    assert (settings["task_type"], settings["modules_to_save"]) == ("SEQ_CLS", ["score"])
 
 
 @pytest.mark.parametrize("rank", [1, 3, 7, 8, 48])
@@ -138,17 +134,25 @@ def test_what_is_more_than_two_matrices_is_refused(adapter: Path, settings: dict
     assert "merge_and_unload" in str(error.value)
 
 
-def test_arrays_that_are_none_of_lora_are_refused(adapter: Path) -> None:
-    arrays: dict[str, mx.array] = dict(mx.load(str(adapter / WEIGHTS)))  # type: ignore[arg-type]
+def more_arrays(adapter: Path) -> None:
     more = {"base_model.model.model.embed_tokens.lora_embedding_A": mx.zeros((RANK, 264))}
-    mx.save_safetensors(str(adapter / WEIGHTS), arrays | more)
-    with pytest.raises(ModelError, match="lora_embedding_A"):
-        read_peft(adapter, "llama")
+    mx.save_safetensors(str(adapter / WEIGHTS), arrays_of(adapter) | more)
 
 
-def test_another_rank_than_the_one_in_the_settings_is_refused(adapter: Path) -> None:
-    change(adapter, r=RANK + 1)
-    with pytest.raises(ModelError, match=f"rank {RANK + 1}"):
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (more_arrays, "lora_embedding_A"),
+        (lambda adapter: change(adapter, r=RANK + 1), f"rank {RANK + 1}"),
+        (lambda adapter: (adapter / WEIGHTS).rename(adapter / "adapter_model.bin"), "safe_serialization"),
+        (lambda adapter: (adapter / SETTINGS).write_text("[1]"), "cannot be read"),
+    ],
+    ids=["arrays that are none of LoRA", "another rank", "pickled weights", "settings that are no object"],
+)
+def test_a_damaged_adapter_is_refused(adapter: Path, damage: Callable[[Path], object], problem: str) -> None:
+    damage(adapter)
+    assert is_peft(adapter)
+    with pytest.raises(ModelError, match=problem):
         read_peft(adapter, "llama")
 
 
@@ -170,28 +174,12 @@ def test_the_adapter_of_a_classifier_writes_no_text(tmp_path: Path, model: Path)
     assert head.weight.tolist() == [1.0] * 32
 
 
-def test_pickled_weights_are_refused(adapter: Path) -> None:
-    (adapter / WEIGHTS).rename(adapter / "adapter_model.bin")
-    assert is_peft(adapter)
-    with pytest.raises(ModelError, match="safe_serialization"):
-        check_peft(adapter)
-
-
-def test_settings_that_are_no_object_are_refused(adapter: Path) -> None:
-    (adapter / SETTINGS).write_text("[1]")
-    with pytest.raises(ModelError, match="cannot be read"):
-        check_peft(adapter)
-
-
-def test_a_family_with_other_names_is_refused(tmp_path: Path, model: Path) -> None:
+def test_a_family_with_other_names_and_experts_are_refused(tmp_path: Path, model: Path) -> None:
     with pytest.raises(ModelError, match=r"family mamba2.*llama"):
         written(tmp_path / "adapter", random_policy(model).policy_parameters(), family="mamba2")
-
-
-def test_experts_are_refused(tmp_path: Path) -> None:
-    arrays = {"model.layers.0.mlp.switch_mlp.up_proj.lora_a": mx.zeros((4, RANK, 8))}
+    experts = {"model.layers.0.mlp.switch_mlp.up_proj.lora_a": mx.zeros((4, RANK, 8))}
     with pytest.raises(ModelError, match="on experts"):
-        written(tmp_path / "adapter", arrays)
+        written(tmp_path / "adapter", experts)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -26,13 +26,7 @@ from trainer.pairs.groups import Group, Progress, micro_batches
 from trainer.reward_model.pair_evaluation import Leads, outcomes_of, report_on
 from trainer.reward_model.predictions import Baseline
 
-_MEANS = (
-    "lead",
-    "chosen_reward",
-    "rejected_reward",
-    "chosen_logprob",
-    "rejected_logprob",
-)  # of DPOLossSums and DPOStep
+_MEANS = ("lead", "chosen_reward", "rejected_reward", "chosen_logprob", "rejected_logprob")  # of sums and DPOStep
 
 
 class Completions(NamedTuple):
@@ -165,14 +159,14 @@ def pair_loss(actor: ActorCriticLLM, batch: DPOBatch, reference: mx.array, confi
     lead = chosen - rejected
     right = (lead > 0).astype(mx.float32) + 0.5 * (lead == 0)
     return DPOLossSums(
-        (batch.weights * losses(lead, config)).sum(),
-        right.sum(),
-        lead.sum(),
-        chosen.sum(),
-        rejected.sum(),
-        logprobs[batch.better].sum(),
-        logprobs[batch.worse].sum(),
-        mx.array(float(lead.size)),
+        loss=(batch.weights * losses(lead, config)).sum(),
+        right=right.sum(),
+        lead=lead.sum(),
+        chosen_reward=chosen.sum(),
+        rejected_reward=rejected.sum(),
+        chosen_logprob=logprobs[batch.better].sum(),
+        rejected_logprob=logprobs[batch.worse].sum(),
+        pairs=mx.array(float(lead.size)),
     )
 
 
@@ -206,14 +200,6 @@ def losses(lead: mx.array, config: DPOTrainConfig) -> mx.array:
 _UNTRAINED = Baseline(accuracy=0.5, log_loss=math.log(2))
 
 
-class Read(NamedTuple):
-    """Implicit rewards, log-probs and KL of the policy on N completions."""
-
-    rewards: Leads  # [N] implicit
-    logprobs: Leads  # [N] nats per sequence
-    kl: float  # of policy against reference, mean over all tokens of all completions
-
-
 def evaluate_pairs(
     actor: ActorCriticLLM,
     groups: Sequence[Group],
@@ -231,8 +217,8 @@ def evaluate_pairs(
     """
     started = clock()
     mx.reset_peak_memory()
-    read = read_completions(actor, groups, config, progress, ranks)
-    outcomes = outcomes_of(groups, read.rewards, 1.0)
+    rewards, logprobs, kl = read_completions(actor, groups, config, progress, ranks)
+    outcomes = outcomes_of(groups, rewards, 1.0)
     found = report_on(outcomes, length_slope=length_slope, untrained=_UNTRAINED)
     decided = outcomes.decided()
     chosen, rejected = decided.rows.T
@@ -249,11 +235,11 @@ def evaluate_pairs(
         untrained_accuracy=_UNTRAINED.accuracy,
         loss=_mean(np.array(losses(mx.array(decided.leads.astype(np.float32)), config.train))),
         lead=_mean(decided.leads),
-        chosen_reward=_mean(read.rewards[chosen]),
-        rejected_reward=_mean(read.rewards[rejected]),
-        chosen_logprob=_mean(read.logprobs[chosen]),
-        rejected_logprob=_mean(read.logprobs[rejected]),
-        kl=read.kl,
+        chosen_reward=_mean(rewards[chosen]),
+        rejected_reward=_mean(rewards[rejected]),
+        chosen_logprob=_mean(logprobs[chosen]),
+        rejected_logprob=_mean(logprobs[rejected]),
+        kl=kl,
         seconds=clock() - started,
         memory_bytes=mx.get_peak_memory(),
     )
@@ -265,8 +251,12 @@ def read_completions(
     config: DPOConfig,
     progress: Callable[[int, int], None] = lambda done, total: None,
     ranks: Ranks = ALONE,
-) -> Read:
-    """Run policy and reference on all completions of `groups`; the results are in the order of the groups."""
+) -> tuple[Leads, Leads, float]:
+    """Run policy and reference on all N completions of `groups`, in their order.
+
+    Returns the implicit rewards [N], the policy's log-probs [N], nats per sequence, and the KL of policy against
+    reference, the mean over all tokens of all completions.
+    """
     sequences = [tokens for group in groups for tokens in group.sequences]
     counts = [count for group in groups for count in group.completions]
     lengths, budget = list(map(len, sequences)), config.optim.micro_batch_tokens
@@ -289,16 +279,17 @@ def read_completions(
         return found
 
     rewards, logprobs, kl = ranks.by_row(lengths, read).T
-    return Read(rewards, logprobs, float(kl.sum()) / max(sum(counts), 1))
+    return rewards, logprobs, float(kl.sum()) / max(sum(counts), 1)
 
 
-def _scores(
-    logits: mx.array, tokens: mx.array, ref_states: mx.array, *, head: Head
-) -> tuple[mx.array, mx.array, mx.array]:
+def _scores(logits: mx.array, tokens: mx.array, ref_states: mx.array, *, head: Head) -> tuple[mx.array, ...]:
     """Return the log-probs of n tokens under policy and reference, and the KL of the two: [n] each."""
     ref_logits = head(ref_states[None])[0]
-    kl = maths.kl_divergence(logits, ref_logits)
-    return token_logprobs(logits, tokens), token_logprobs(ref_logits, tokens), kl
+    return (
+        token_logprobs(logits, tokens),
+        token_logprobs(ref_logits, tokens),
+        maths.kl_divergence(logits, ref_logits),
+    )
 
 
 def _mean(values: Leads) -> float:

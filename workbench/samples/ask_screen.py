@@ -149,8 +149,12 @@ class AskScreen(Dialog[None]):
 
     def on_mount(self) -> None:
         self.query_one("OptionList, PlainArea").focus()
-        self.set_interval(0.5, self._show_status)
+        self.set_interval(0.5, self._count_seconds)
         self._changed()
+
+    def _count_seconds(self) -> None:
+        if self._waiting:
+            self._show_status()
 
     def action_switch(self, name: str) -> None:
         setattr(self._list, name, not getattr(self._list, name))

@@ -72,15 +72,9 @@ def with_share_of_cores(jobs: int) -> dict[str, str]:
     """
     environment = dict(os.environ)
     if jobs > 1 and not any(name in environment for name in _THREADS):
-        environment |= dict.fromkeys(_THREADS, str(max(1, _cores() // jobs)))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        environment |= dict.fromkeys(_THREADS, str(max(1, cores // jobs)))
     return environment
-
-
-def _cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def continue_headless(folder: Path, *, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:

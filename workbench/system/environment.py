@@ -74,8 +74,10 @@ class Asked(NamedTuple):
 def is_light(reader: int, writer: int) -> Asked:
     """Ask the terminal at these file descriptors, and fall back on COLORFGBG. Typed keys are returned, not lost."""
     answer, typed = _ask(reader, writer)
-    light = parse_color(answer)
-    return Asked(_by_environment() if light is None else light, typed)
+    ground = os.environ.get("COLORFGBG", "").rpartition(";")[2]  # such as "0;15" for black on white
+    if (light := parse_color(answer)) is None and ground.isdecimal():
+        light = int(ground) in (7, 15)
+    return Asked(light, typed)
 
 
 def parse_color(answer: bytes) -> bool | None:
@@ -85,12 +87,6 @@ def parse_color(answer: bytes) -> bool | None:
         return None
     red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
     return bool(0.299 * red + 0.587 * green + 0.114 * blue >= _MIDDLE)
-
-
-def _by_environment() -> bool | None:
-    """Return what COLORFGBG says, such as "0;15" for black on white; None if it says nothing."""
-    ground = os.environ.get("COLORFGBG", "").rpartition(";")[2]
-    return int(ground) in (7, 15) if ground.isdecimal() else None
 
 
 def _ask(reader: int, writer: int) -> tuple[bytes, bytes]:

@@ -14,7 +14,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 @pytest.fixture(autouse=True)
 def _six_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.system.children._cores", lambda: 6)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(6), raising=False)
     for name in THREADS:
         monkeypatch.delenv(name, raising=False)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from workbench.run.view import RunView
 from workbench.samples.pane import SamplesPane
 from workbench.samples.sample_list import SampleList, SampleListView
 from workbench.samples.sample_view import SampleView
+from workbench.samples.token_text import TokenText
 
 
 class Run:
@@ -95,3 +98,38 @@ async def show(pilot: Pilot[None], run: Run) -> None:
     assert isinstance(app, Workbench)
     app.pane.show_run(run.view)
     await settle(pilot)
+
+
+@asynccontextmanager
+async def samples_pane(
+    run: Run, *completions: str, size: tuple[int, int] = (80, 24), **changes: Any
+) -> AsyncIterator[tuple[Workbench, Pilot[None]]]:
+    """Show the pane with the focus; completions: those of iteration 1, with `changes` of the columns."""
+    app = Workbench()
+    async with app.run_test(size=size) as pilot:
+        if completions:
+            run.write(1, *completions, **changes)
+            await show(pilot, run)
+            app.pane.take_focus()
+        yield app, pilot
+
+
+@asynccontextmanager
+async def open_sample(
+    run: Run, *completions: str, size: tuple[int, int] = (80, 24), **changes: Any
+) -> AsyncIterator[tuple[Workbench, Pilot[None], TokenText]]:
+    """Show the first of these completions token by token."""
+    async with samples_pane(run, *completions, size=size, **changes) as (app, pilot):
+        yield app, pilot, await opened(pilot, run)
+
+
+async def opened(pilot: Pilot[None], run: Run, *keys: str) -> TokenText:
+    """Return the text of the sample that the keys lead to."""
+    app = pilot.app
+    assert isinstance(app, Workbench)
+    await show(pilot, run)
+    app.pane.take_focus()
+    await pilot.press(*keys, "enter")
+    await settle(pilot)
+    assert app.query_one(SampleView).display
+    return app.query_one(TokenText)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 import types
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from scripted_run import alarm, ended, iteration, started
 from styles_helper import styles_path
 from textual.app import App, ComposeResult
+from textual.pilot import Pilot
 from textual.widgets import Input, Static
 from themed_app import ThemedApp
 from waiting import until
@@ -33,6 +36,16 @@ class LogApp(ThemedApp[None]):
         yield LogPane(self.path)
 
 
+@asynccontextmanager
+async def logging(
+    path: Path, size: tuple[int, int] = (80, 20)
+) -> AsyncIterator[tuple[LogApp, Pilot[None], LogPane, LogList]]:
+    app = LogApp(path)
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        yield app, pilot, app.query_one(LogPane), app.query_one(LogList)
+
+
 def lines(app: App[None]) -> list[str]:
     return [entry.text for entry in app.query_one(LogList)._items]
 
@@ -40,12 +53,10 @@ def lines(app: App[None]) -> list[str]:
 async def test_the_pane_shows_what_was_added_since_the_start_and_obeys_none_of_it(tmp_path: Path) -> None:
     log = tmp_path / "workbench.log"
     log.write_text("of a session before\n")
-    app = LogApp(log)
-    async with app.run_test() as pilot:
-        await settle(pilot)
+    async with logging(log) as (app, pilot, pane, _table):
         with log.open("a") as file:
             file.write("one [b]\x1b[2J\n 10 %\r 20 %\n")
-        app.query_one(LogPane).read_new()
+        pane.read_new()
         await settle(pilot)
         print("printed by Python")
         await pilot.pause()
@@ -55,15 +66,13 @@ async def test_the_pane_shows_what_was_added_since_the_start_and_obeys_none_of_i
 async def test_a_log_that_is_cut_or_very_long_is_shown_from_its_end(tmp_path: Path) -> None:
     log = tmp_path / "workbench.log"
     log.write_text("a" * 100)
-    app = LogApp(log)
-    async with app.run_test() as pilot:
-        await settle(pilot)
+    async with logging(log) as (app, pilot, pane, _table):
         log.write_text("cut\n")
-        app.query_one(LogPane).read_new()
+        pane.read_new()
         await settle(pilot)
         with log.open("a") as file:
             file.write("b" * 5_000_000 + "\nlast\n")
-        app.query_one(LogPane).read_new()
+        pane.read_new()
         await settle(pilot)
         assert lines(app)[0] == "cut"
         assert lines(app)[-1] == "last"
@@ -71,25 +80,22 @@ async def test_a_log_that_is_cut_or_very_long_is_shown_from_its_end(tmp_path: Pa
 
 
 async def test_a_line_without_room_is_shown_whole_below_the_list(tmp_path: Path) -> None:
-    app = LogApp(tmp_path / "workbench.log")
-    async with app.run_test(size=(40, 20)) as pilot:
-        app.query_one(LogPane).write("word " * 20)
+    async with logging(tmp_path / "workbench.log", (40, 20)) as (app, pilot, pane, table):
+        pane.write("word " * 20)
         await pilot.pause()
-        assert app.query_one(LogList).render_line(0).text.rstrip().endswith("…")
+        assert table.render_line(0).text.rstrip().endswith("…")
         assert str(app.query_one("#log-line", Static).render()).split() == ["word"] * 20
-        app.query_one(LogPane).write("short")
+        pane.write("short")
         await pilot.pause()
         assert not app.query_one("#log-line").display
-        app.query_one(LogPane).write("x" * 5000)
+        pane.write("x" * 5000)
         assert lines(app)[-1] == "x" * 1999 + "…"
 
 
 async def test_lines_are_selected_with_the_mouse_and_copied_whole(tmp_path: Path) -> None:
-    app = LogApp(tmp_path / "workbench.log")
     long = "much too long a line for so small a terminal"
-    async with app.run_test(size=(40, 20)) as pilot:
-        table = app.query_one(LogList)
-        app.query_one(LogPane).write(f"first\n{long}\nlast")
+    async with logging(tmp_path / "workbench.log", (40, 20)) as (app, pilot, pane, table):
+        pane.write(f"first\n{long}\nlast")
         await pilot.pause()
         assert "…" in table.render_line(1).text
         await pilot.mouse_down(table, offset=(12, 0))
@@ -128,9 +134,7 @@ async def test_lines_have_time_and_sign_and_are_filtered_copied_and_saved(
     time.tzset()
     clock = types.SimpleNamespace(time=lambda: 3723.0, strftime=time.strftime, localtime=time.localtime)
     monkeypatch.setattr("workbench.log.pane.time", clock)
-    app = LogApp(tmp_path / "workbench.log")
-    async with app.run_test(size=(80, 20)) as pilot:
-        pane, table = app.query_one(LogPane), app.query_one(LogList)
+    async with logging(tmp_path / "workbench.log") as (app, pilot, pane, table):
         pane.write("first [b]\nsecond warning\nthird error")
         await pilot.pause()
         drawn = [table.render_line(y).text.rstrip() for y in range(3)]
@@ -160,9 +164,7 @@ async def test_lines_have_time_and_sign_and_are_filtered_copied_and_saved(
 
 
 async def test_the_end_follows_and_another_line_stays_where_it_is(tmp_path: Path) -> None:
-    app = LogApp(tmp_path / "workbench.log")
-    async with app.run_test(size=(80, 20)) as pilot:
-        pane, table = app.query_one(LogPane), app.query_one(LogList)
+    async with logging(tmp_path / "workbench.log") as (app, pilot, pane, table):
         pane.write("\n".join(f"line {number}" for number in range(1999)))
         pane.write("1999")
         await pilot.pause()
@@ -182,9 +184,7 @@ async def test_the_end_follows_and_another_line_stays_where_it_is(tmp_path: Path
 
 
 async def test_errors_that_nobody_has_seen_are_counted_on_the_badge(tmp_path: Path) -> None:
-    app = LogApp(tmp_path / "workbench.log")
-    async with app.run_test(size=(80, 20)) as pilot:
-        pane = app.query_one(LogPane)
+    async with logging(tmp_path / "workbench.log") as (app, pilot, pane, _table):
         pane.write("an error in sight")
         assert pane.badge.text == ""
         pane.display = False
@@ -205,11 +205,9 @@ def view_of(*events: Event) -> RunView:
 
 
 async def test_each_message_of_a_run_gets_one_line_and_is_not_obeyed(tmp_path: Path) -> None:
-    app = LogApp(tmp_path / "workbench.log")
     view = view_of(started(), iteration(1), alarm(1, message="a\x1b[2J\nb [b]c[/b]", advice="Lower it.", fixes=[]))
     reason = "the score fell back"
-    async with app.run_test(size=(120, 30)) as pilot:
-        pane = app.query_one(LogPane)
+    async with logging(tmp_path / "workbench.log", (120, 30)) as (app, pilot, pane, _table):
         pane.show_run(view)
         pane.show_run(view)
         view.take(
@@ -235,11 +233,9 @@ async def test_each_message_of_a_run_gets_one_line_and_is_not_obeyed(tmp_path: P
 
 
 async def test_lines_are_not_repeated_when_a_run_resumes_but_another_run_has_all_of_its_own(tmp_path: Path) -> None:
-    app = LogApp(tmp_path / "workbench.log")
     reported = Alert(iteration=5, level="info", code="x", message="reported")
     view = view_of(started(), reported, alarm(6), ended("stopped", 6))
-    async with app.run_test(size=(120, 30)) as pilot:
-        pane = app.query_one(LogPane)
+    async with logging(tmp_path / "workbench.log", (120, 30)) as (app, pilot, pane, _table):
         pane.show_run(view)
         await pilot.pause()
         before = lines(app)

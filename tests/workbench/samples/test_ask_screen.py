@@ -51,9 +51,9 @@ class Sent(NamedTuple):
 class Trainer:
     """Trainer that takes questions, which stay open until the test answers."""
 
-    def __init__(self, refusal: Exception | None = None) -> None:
+    def __init__(self) -> None:
         self.sent: list[Sent] = []
-        self.refusal = refusal
+        self.refusal: Exception | None = None
 
     def ask(self, question: Question, checkpoint: str) -> Future[Answer]:
         if self.refusal is not None:
@@ -85,14 +85,17 @@ class Asking(ThemedApp[None]):
 
 @asynccontextmanager
 async def asking(
-    asked: Place, trainer: Trainer, size: tuple[int, int] = (120, 36), **options: Any
-) -> AsyncIterator[tuple[AskScreen, Pilot[None]]]:
-    app = Asking()
+    *place: Any, size: tuple[int, int] = (120, 36), **options: Any
+) -> AsyncIterator[tuple[Trainer, AskScreen, Pilot[None]]]:
+    """Show the screen for a place, by default the prompt of SAMPLE, and the trainer that it asks."""
+    app, trainer = Asking(), Trainer()
     async with app.run_test(size=size) as pilot:
-        screen = AskScreen(trainer.ask, *asked, **{"temperature": 1.0, "max_new_tokens": 48} | options)
+        screen = AskScreen(
+            trainer.ask, *(place or (SAMPLE, None)), **{"temperature": 1.0, "max_new_tokens": 48} | options
+        )
         await app.push_screen(screen)
         await pilot.pause()
-        yield screen, pilot
+        yield trainer, screen, pilot
 
 
 def text_of(screen: AskScreen) -> str:
@@ -112,8 +115,7 @@ async def seen(pilot: Pilot[None], screen: AskScreen, text: str) -> None:
 
 
 async def test_an_unchanged_prompt_is_sent_as_its_tokens_to_both_with_one_seed() -> None:
-    trainer = Trainer()
-    async with asking((SAMPLE, None), trainer) as (screen, pilot):
+    async with asking() as (trainer, screen, pilot):
         assert "unchanged: sent as its original tokens" in text_of(screen)
         assert "the policy in training" in text_of(screen)
         assert not screen.query("#ask-checkpoint"), "none is saved"
@@ -128,17 +130,15 @@ async def test_an_unchanged_prompt_is_sent_as_its_tokens_to_both_with_one_seed()
 
 
 async def test_a_prompt_of_messages_goes_with_its_tokens_so_that_the_rewards_get_it_as_it_was() -> None:
-    trainer, messages = Trainer(), [{"role": "user", "content": "Why?"}]
-    asked = (token_sample(source_prompt=json.dumps(messages)), None)
-    async with asking(asked, trainer) as (_, pilot):
+    messages = [{"role": "user", "content": "Why?"}]
+    async with asking(token_sample(source_prompt=json.dumps(messages)), None) as (trainer, _, pilot):
         await pilot.press("ctrl+r")
         await pilot.pause()
     assert (trainer.sent[0].question.prompt, trainer.sent[0].question.prompt_tokens) == (messages, [1, 2, 3])
 
 
 async def test_an_edited_prompt_is_sent_as_text_and_taking_it_back_sends_the_tokens_again() -> None:
-    trainer = Trainer()
-    async with asking((SAMPLE, None), trainer) as (screen, pilot):
+    async with asking() as (trainer, screen, pilot):
         await pilot.press("d", "o", "q", "1", "space", "ctrl+r")
         assert "edited" in text_of(screen)
         await pilot.press(*["backspace"] * 5, "ctrl+r")
@@ -148,8 +148,7 @@ async def test_an_edited_prompt_is_sent_as_text_and_taking_it_back_sends_the_tok
 
 
 async def test_only_an_unchanged_prompt_is_compared_with_the_sample() -> None:
-    trainer = Trainer()
-    async with asking((SAMPLE, None), trainer) as (screen, pilot):
+    async with asking() as (trainer, screen, pilot):
         await pilot.press("ctrl+r")
         trainer.answer(0, score=1.0)
         await seen(pilot, screen, "▲ +0.75 better")
@@ -160,8 +159,7 @@ async def test_only_an_unchanged_prompt_is_compared_with_the_sample() -> None:
 
 
 async def test_any_prompt_may_be_typed_where_there_is_no_sample() -> None:
-    trainer = Trainer()
-    async with asking((None, None), trainer) as (screen, pilot):
+    async with asking(None, None) as (trainer, screen, pilot):
         await pilot.press("ctrl+r")
         assert status(screen) == "✖ the prompt is empty; type one"
         await pilot.press("h", "i")
@@ -171,13 +169,14 @@ async def test_any_prompt_may_be_typed_where_there_is_no_sample() -> None:
 
 
 async def test_the_same_request_again_takes_another_seed_and_another_temperature_the_first_one() -> None:
-    trainer = Trainer()
-    async with asking((SAMPLE, None), trainer) as (screen, pilot):
+    async with asking() as (trainer, screen, pilot):
         screen.query_one("#ask-writer", Select).value = ("policy",)
         await pilot.press("ctrl+r", "ctrl+r")
-        screen.query_one("#ask-temperature", Input).value = "0.5"
-        await pilot.press("ctrl+r")
-    assert [(sent.question.temperature, sent.question.seed) for sent in trainer.sent] == [(1.0, 0), (1.0, 1), (0.5, 0)]
+        screen.query_one("#ask-temperature", Input).focus().value = "0.5"
+        await pilot.press("enter")
+        await pilot.click("#ask-write")
+    sent = [(one.question.temperature, one.question.seed) for one in trainer.sent]
+    assert sent == [(1.0, 0), (1.0, 1), (0.5, 0), (0.5, 1)], "by key, by enter in a field, by the button"
 
 
 @pytest.mark.parametrize(
@@ -195,28 +194,16 @@ async def test_the_same_request_again_takes_another_seed_and_another_temperature
     ],
 )
 async def test_an_impossible_number_is_reported_and_nothing_is_sent(name: str, value: str, problem: str) -> None:
-    trainer = Trainer()
-    async with asking((SAMPLE, None), trainer) as (screen, pilot):
+    async with asking() as (trainer, screen, pilot):
         screen.query_one(f"#ask-{name}", Input).value = value
         await pilot.press("ctrl+r")
         assert status(screen) == f"✖ {problem}"
         assert trainer.sent == []
 
 
-async def test_enter_in_a_number_and_the_button_write_as_well() -> None:
-    trainer = Trainer()
-    async with asking((SAMPLE, None), trainer) as (screen, pilot):
-        screen.query_one("#ask-tokens").focus()
-        await pilot.press("enter")
-        assert len(trainer.sent) == 2
-        await pilot.click("#ask-write")
-        assert len(trainer.sent) == 4
-
-
 async def test_a_saved_policy_can_be_chosen_where_there_are_some() -> None:
-    trainer = Trainer()
     names = ["step-000040", "step-[/x]\x1b"]
-    async with asking((SAMPLE, None), trainer, checkpoints=names) as (screen, pilot):
+    async with asking(checkpoints=names) as (trainer, screen, pilot):
         await pilot.press("ctrl+r")
         screen.query_one("#ask-checkpoint", Select).value = names[1]
         await pilot.press("ctrl+r")
@@ -230,16 +217,15 @@ async def test_a_saved_policy_can_be_chosen_where_there_are_some() -> None:
 
 
 async def test_a_place_without_alternatives_or_numbers_still_has_two_choices() -> None:
-    trainer, bare = Trainer(), token_sample(texts=["a", "b"], columns="not JSON", **dict.fromkeys(NO_TOP, ()))
-    async with asking((bare, 1), trainer) as (screen, pilot):
+    bare = token_sample(texts=["a", "b"], columns="not JSON", **dict.fromkeys(NO_TOP, ()))
+    async with asking(bare, 1) as (trainer, screen, pilot):
         assert screen.query_one("#ask-choices OptionList", OptionList).option_count == 2
         await pilot.press("down", "enter")
     assert (trainer.sent[0].question.prefix, trainer.sent[0].question.columns) == ([100, 101], {})
 
 
 async def test_the_chosen_token_is_appended_to_the_response_up_to_the_place() -> None:
-    trainer = Trainer()
-    async with asking((PLACE, 2), trainer) as (_, pilot):
+    async with asking(PLACE, 2) as (trainer, _, pilot):
         await pilot.press("enter", "down", "down", "enter")
     own, chosen = (sent.question for sent in trainer.sent)
     assert (own.prompt, own.prompt_tokens, own.prefix) == (None, [1, 2, 3], [100, 101])
@@ -250,7 +236,7 @@ async def test_the_chosen_token_is_appended_to_the_response_up_to_the_place() ->
 @pytest.mark.parametrize("size", [(60, 20), *SIZES])
 @pytest.mark.parametrize("asked", [(SAMPLE, None), (PLACE, 2)], ids=["prompt", "token"])
 async def test_every_control_is_visible_and_says_what_it_does(asked: Place, size: tuple[int, int]) -> None:
-    async with asking(asked, Trainer(), size, checkpoints=["step-000040"]) as (screen, _):
+    async with asking(*asked, size=size, checkpoints=["step-000040"]) as (_trainer, screen, _):
         for widget in screen.query("Input, Button, Select, #ask-choices OptionList, AnswerList"):
             assert screen.region.contains_region(widget.region), widget
             assert widget.tooltip or isinstance(widget, AnswerList), widget
@@ -258,8 +244,7 @@ async def test_every_control_is_visible_and_says_what_it_does(asked: Place, size
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_place_its_choices_and_the_answers_are_visible(size: tuple[int, int]) -> None:
-    trainer = Trainer()
-    async with asking((PLACE, 2), trainer, size) as (screen, pilot):
+    async with asking(PLACE, 2, size=size) as (trainer, screen, pilot):
         await pilot.press("down", "down", "enter")
         trainer.answer(0, " so much [/x]\x1b and more", score=0.75)
         await seen(pilot, screen, "[/x]␛ and more")
@@ -275,8 +260,7 @@ async def test_the_place_its_choices_and_the_answers_are_visible(size: tuple[int
 
 
 async def test_while_waiting_a_line_says_so_and_the_keys_keep_working() -> None:
-    trainer = Trainer()
-    async with asking((SAMPLE, None), trainer) as (screen, pilot):
+    async with asking() as (trainer, screen, pilot):
         await pilot.press("ctrl+r")
         assert status(screen).startswith("waiting for 2 answers, ")
         assert status(screen).endswith("the trainer answers between two micro-batches")
@@ -289,8 +273,7 @@ async def test_while_waiting_a_line_says_so_and_the_keys_keep_working() -> None:
 
 
 async def test_requests_queue_and_are_listed_newest_first() -> None:
-    trainer = Trainer()
-    async with asking((PLACE, 2), trainer) as (screen, pilot):
+    async with asking(PLACE, 2) as (trainer, screen, pilot):
         await pilot.press("enter", "down", "enter")
         trainer.answer(1, "came first")
         await seen(pilot, screen, "came first")
@@ -305,8 +288,7 @@ async def test_requests_queue_and_are_listed_newest_first() -> None:
 
 
 async def test_the_oldest_request_is_forgotten_with_its_pending_answers() -> None:
-    trainer = Trainer()
-    async with asking((PLACE, 2), trainer) as (screen, pilot):
+    async with asking(PLACE, 2) as (trainer, screen, pilot):
         await pilot.press(*["enter"] * (KEPT + 1))
         assert [sent.future.cancelled() for sent in trainer.sent] == [True] + [False] * KEPT
         await until(pilot, lambda: f"waiting for {KEPT} answers" in status(screen))
@@ -324,8 +306,7 @@ async def test_the_oldest_request_is_forgotten_with_its_pending_answers() -> Non
     ],
 )
 async def test_a_failure_is_reported_in_its_place(failure: Exception | None, reported: str) -> None:
-    trainer = Trainer()
-    async with asking((PLACE, 2), trainer) as (screen, pilot):
+    async with asking(PLACE, 2) as (trainer, screen, pilot):
         await pilot.press("enter")
         future = trainer.sent[0].future
         future.cancel() if failure is None else future.set_exception(failure)
@@ -334,8 +315,8 @@ async def test_a_failure_is_reported_in_its_place(failure: Exception | None, rep
 
 
 async def test_a_refusal_and_a_problem_are_reported_and_the_next_request_is_accepted() -> None:
-    trainer = Trainer(UsageError("no run yet: start one"))
-    async with asking((PLACE, 2), trainer) as (screen, pilot):
+    async with asking(PLACE, 2) as (trainer, screen, pilot):
+        trainer.refusal = UsageError("no run yet: start one")
         await pilot.press("enter")
         await seen(pilot, screen, "✖ no run yet: start one")
         trainer.refusal = None
@@ -344,31 +325,22 @@ async def test_a_refusal_and_a_problem_are_reported_and_the_next_request_is_acce
         await seen(pilot, screen, "✖ the prefix ends the response already")
 
 
-async def test_escape_closes_at_once_and_cancels_open_requests() -> None:
-    trainer = Trainer()
-    async with asking((SAMPLE, None), trainer) as (screen, pilot):
-        await pilot.press("ctrl+r", "escape")
-        await pilot.pause()
-        assert not screen.is_attached
-        assert all(sent.future.cancelled() for sent in trainer.sent)
-
-
-async def test_an_answer_under_way_to_a_closed_screen_is_dropped() -> None:
-    trainer = Trainer()
-    async with asking((SAMPLE, None), trainer) as (screen, pilot):
-        await pilot.press("ctrl+r")
-        for sent in trainer.sent:
-            assert sent.future.set_running_or_notify_cancel()
-        trainer.answer(0)
-        await pilot.press("escape")
-        trainer.answer(1)
-        await pilot.pause()
-        await pilot.pause()
-        assert not screen.is_attached
+async def test_escape_closes_at_once_cancels_open_requests_and_drops_answers_under_way() -> None:
+    for under_way in (False, True):
+        async with asking() as (trainer, screen, pilot):
+            await pilot.press("ctrl+r")
+            assert not under_way or all(sent.future.set_running_or_notify_cancel() for sent in trainer.sent)
+            await pilot.press("escape")
+            await pilot.pause()
+            assert not screen.is_attached
+            assert under_way or all(sent.future.cancelled() for sent in trainer.sent)
+            if under_way:
+                trainer.answer(1)
+                await pilot.pause()
 
 
 async def test_escape_in_an_open_list_closes_the_list_only() -> None:
-    async with asking((SAMPLE, None), Trainer()) as (screen, pilot):
+    async with asking() as (_trainer, screen, pilot):
         select = screen.query_one("#ask-writer", Select)
         select.focus()
         await pilot.press("enter")
@@ -384,10 +356,9 @@ async def test_escape_in_an_open_list_closes_the_list_only() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_hostile_texts_are_shown_and_not_obeyed(size: tuple[int, int]) -> None:
-    trainer = Trainer()
     sample = token_sample(texts=[HOSTILE, HOSTILE], prompt=HOSTILE)
     for asked in ((sample, None), (sample, 1)):
-        async with asking(asked, trainer, size) as (screen, pilot):
+        async with asking(*asked, size=size) as (trainer, screen, pilot):
             await pilot.press("ctrl+r")
             trainer.answer(-1, HOSTILE, parts={HOSTILE: math.nan, "b": 1.0}, score=math.nan)
             await seen(pilot, screen, "not scored")
@@ -397,9 +368,8 @@ async def test_hostile_texts_are_shown_and_not_obeyed(size: tuple[int, int]) -> 
 
 
 async def test_the_control_characters_of_a_prompt_are_sent_as_they_were_and_pasted_ones_as_they_are_shown() -> None:
-    trainer = Trainer()
     sample = token_sample(prompt="one\r\ntwo\x1b\tthree ␡")
-    async with asking((sample, None), trainer) as (screen, pilot):
+    async with asking(sample, None) as (trainer, screen, pilot):
         pilot.app.post_message(events.Paste("!\x1b[31m"))
         await pilot.pause()
         await pilot.press("ctrl+r")
@@ -411,24 +381,19 @@ async def test_the_control_characters_of_a_prompt_are_sent_as_they_were_and_past
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_prompt_and_an_answer_of_10_000_tokens_leave_room_for_each_other(size: tuple[int, int]) -> None:
-    trainer = Trainer()
     long = " ".join(f"word{number}" for number in range(10_000))
-    for asked in (
-        (token_sample(prompt=long), None),
-        (token_sample(texts=[long, "!"], prompt=long), 1),
-    ):
-        async with asking(asked, trainer, size) as (screen, pilot):
+    for asked in ((token_sample(prompt=long), None), (token_sample(texts=[long, "!"], prompt=long), 1)):
+        async with asking(*asked, size=size) as (trainer, screen, pilot):
             assert "word9999" in text_of(screen)
             await pilot.press("ctrl+r")
             for index in range(len(trainer.sent)):
                 trainer.answer(index, long)
             await until(pilot, lambda: "waiting" not in status(screen))
             assert screen.query_one(AnswerList).size.height >= 6
-            trainer.sent.clear()
 
 
 async def test_the_footer_shows_the_keys_that_apply() -> None:
-    async with asking((SAMPLE, None), Trainer()) as (screen, pilot):
+    async with asking() as (_trainer, screen, pilot):
         typing = {binding.binding.id for binding in screen.active_bindings.values()}
         assert {"ask.write", "ask.close"} <= typing
         assert not {"ask.order", "ask.diff"} & typing
@@ -438,8 +403,7 @@ async def test_the_footer_shows_the_keys_that_apply() -> None:
 
 
 async def test_the_best_come_first_and_differing_words_are_marked_on_request() -> None:
-    trainer = Trainer()
-    async with asking((SAMPLE, None), trainer) as (screen, pilot):
+    async with asking() as (trainer, screen, pilot):
         await pilot.press("ctrl+r")
         scores = {"a warm day": -1.0, "a good day": 2.0}
         completions = [completion(text, score=score) for text, score in scores.items()]

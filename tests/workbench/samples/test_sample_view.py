@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from samples_app import Run, Workbench, settle, show
+from samples_app import Run, Workbench, open_sample, opened, samples_pane, settle, show
 from scripted_run import samples
-from textual.pilot import Pilot
 from textual.widgets import Input, Static
 from token_samples import SETTINGS, sample_row
 from waiting import until
@@ -26,25 +25,12 @@ from workbench.samples.prompt_history import PromptHistoryScreen
 from workbench.samples.sample_list import SampleList
 from workbench.samples.sample_view import ChannelRow, SampleView, TokenInspector, facts_text
 from workbench.samples.token_facts import TokenFacts
-from workbench.samples.token_text import TokenText
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
     return Run(tmp_path / "run")
-
-
-async def opened(pilot: Pilot[None], run: Run, *keys: str) -> TokenText:
-    """Return the text of the sample that the keys lead to."""
-    app = pilot.app
-    assert isinstance(app, Workbench)
-    await show(pilot, run)
-    app.pane.take_focus()
-    await pilot.press(*keys, "enter")
-    await settle(pilot)
-    assert app.query_one(SampleView).display
-    return app.query_one(TokenText)
 
 
 async def test_what_reward_functions_logged_is_shown_and_a_response_without_a_score_as_such(run: Run) -> None:
@@ -67,8 +53,7 @@ async def test_what_reward_functions_logged_is_shown_and_a_response_without_a_sc
 
 
 async def test_enter_shows_one_token_by_token_and_escape_the_list_again(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(60, 24)) as pilot:
+    async with samples_pane(run, size=(60, 24)) as (app, pilot):
         run.write(1, "short", "long " * 500 + "END")
         text = await opened(pilot, run, "down")
         assert text.has_focus
@@ -84,10 +69,7 @@ async def test_enter_shows_one_token_by_token_and_escape_the_list_again(run: Run
 
 
 async def test_a_sample_that_is_open_stays_while_training_goes_on(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(60, 24)) as pilot:
-        run.write(1, "of 1")
-        await opened(pilot, run)
+    async with open_sample(run, "of 1", size=(60, 24)) as (app, pilot, _):
         run.write(2, "of 2")
         await show(pilot, run)
         assert "of 1" in app.drawn
@@ -98,8 +80,7 @@ async def test_a_sample_that_is_open_stays_while_training_goes_on(run: Run) -> N
 
 
 async def test_an_iteration_chosen_on_the_charts_takes_the_place_of_the_open_sample(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(60, 24)) as pilot:
+    async with samples_pane(run, size=(60, 24)) as (app, pilot):
         run.write(1, "of 1")
         run.write(2, "of 2")
         await opened(pilot, run)
@@ -113,10 +94,7 @@ async def test_an_iteration_chosen_on_the_charts_takes_the_place_of_the_open_sam
 
 
 async def test_the_next_sample_and_the_one_before_are_a_key_away(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(60, 24)) as pilot:
-        run.write(1, "zero", "one", "two")
-        await opened(pilot, run)
+    async with open_sample(run, "zero", "one", "two", size=(60, 24)) as (app, pilot, _):
         seen = []
         for key in ("n", "n", "n", "N"):
             await pilot.press(key)
@@ -126,10 +104,7 @@ async def test_the_next_sample_and_the_one_before_are_a_key_away(run: Run) -> No
 
 
 async def test_the_inspector_describes_the_token_under_the_cursor(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(120, 40)) as pilot:
-        run.write(1, "zero one two")
-        text = await opened(pilot, run)
+    async with open_sample(run, "zero one two", size=(120, 40)) as (app, pilot, text):
         inspector = app.query_one(TokenInspector)
         for index in range(3):
             assert inspector.facts is not None
@@ -140,10 +115,7 @@ async def test_the_inspector_describes_the_token_under_the_cursor(run: Run) -> N
 
 
 async def test_enter_on_a_token_lays_out_its_advantage_and_the_cursor_follows(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
-        run.write(1, "zero one two")
-        text = await opened(pilot, run)
+    async with open_sample(run, "zero one two") as (app, pilot, text):
         await pilot.press("enter")
         await pilot.pause()
         assert isinstance(app.screen, AdvantageScreen)
@@ -189,8 +161,7 @@ async def test_the_scale_of_the_batch_is_that_of_all_its_tokens_and_ends_with_it
 
 
 async def test_bookmarks_that_cannot_be_written_are_reported_and_nothing_is_marked(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with samples_pane(run) as (app, pilot):
         run.write(1, "zero")
         (run.folder.root / ".bookmarks.json.tmp").mkdir()
         await opened(pilot, run)
@@ -201,11 +172,7 @@ async def test_bookmarks_that_cannot_be_written_are_reported_and_nothing_is_mark
 
 
 async def test_a_copy_is_the_sample_in_the_list_and_the_token_in_a_sample(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
-        run.write(1, "a [b]\x1b[31m text\tend")
-        await show(pilot, run)
-        app.pane.take_focus()
+    async with samples_pane(run, "a [b]\x1b[31m text\tend") as (app, pilot):
         await pilot.press("y")
         whole = "prompt 0a [b]␛[31m text\tend"
         assert app.clipboard == whole, "control characters are symbols, except for tabs"
@@ -230,8 +197,7 @@ async def test_a_copy_is_the_sample_in_the_list_and_the_token_in_a_sample(run: R
 
 
 async def test_the_history_of_the_prompt_opens_the_sample_that_is_chosen_there(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with samples_pane(run) as (app, pilot):
         run.write(1, "of 1")
         run.write(2, "of 2")
         await opened(pilot, run)
@@ -251,11 +217,7 @@ async def test_the_history_of_the_prompt_opens_the_sample_that_is_chosen_there(r
 
 
 async def test_a_question_is_about_the_prompt_or_the_place_of_the_cursor(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
-        run.write(1, "zero one two")
-        await show(pilot, run)
-        app.pane.take_focus()
+    async with samples_pane(run, "zero one two") as (app, pilot):
         await pilot.press("a")
         await settle(pilot)
         await opened(pilot, run)
@@ -273,11 +235,7 @@ async def test_a_question_is_about_the_prompt_or_the_place_of_the_cursor(run: Ru
 async def test_an_export_is_this_sample_those_listed_or_those_marked(
     run: Run, choice: list[str], rows: list[int], tmp_path: Path
 ) -> None:
-    app = Workbench()
-    async with app.run_test(size=(100, 30)) as pilot:
-        run.write(1, "zero", "one", "two")
-        await show(pilot, run)
-        app.pane.take_focus()
+    async with samples_pane(run, "zero", "one", "two", size=(100, 30)) as (app, pilot):
         await pilot.press("end", "down", "down", "m")
         await settle(pilot)
         await pilot.press("home", "x")
@@ -293,11 +251,7 @@ async def test_an_export_is_this_sample_those_listed_or_those_marked(
 
 async def test_an_export_overwrites_no_file(run: Run, tmp_path: Path) -> None:
     (tmp_path / "mine.md").write_text("years of work")
-    app = Workbench()
-    async with app.run_test(size=(100, 30)) as pilot:
-        run.write(1, "zero")
-        await show(pilot, run)
-        app.pane.take_focus()
+    async with samples_pane(run, "zero", size=(100, 30)) as (app, pilot):
         await pilot.press("x", "down", "enter")
         await until(pilot, lambda: isinstance(app.screen, TextPromptScreen))
         app.screen.query_one(Input).value = "mine.md"
@@ -307,11 +261,7 @@ async def test_an_export_overwrites_no_file(run: Run, tmp_path: Path) -> None:
 
 
 async def test_a_missing_or_damaged_file_is_reported_and_the_list_stays(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
-        run.write(1, "zero")
-        await show(pilot, run)
-        app.pane.take_focus()
+    async with samples_pane(run, "zero") as (app, pilot):
         path = run.folder.samples_file(1)
         whole = path.read_bytes()
         for content in (None, whole[: len(whole) // 2], whole.replace(b"PAR1", b"XXXX")):
@@ -342,8 +292,7 @@ async def test_previews_of_a_run_without_files_cannot_be_opened_and_the_way_out_
 
 
 async def test_the_text_of_a_sample_is_selected_as_it_reads_without_blocks_and_breaks(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(30, 24)) as pilot:
+    async with samples_pane(run, size=(30, 24)) as (app, pilot):
         run.write(1, "one two three four five six seven eight\nnine ten")
         text = await opened(pilot, run, "g")
         await pilot.press("g")
@@ -357,10 +306,7 @@ async def test_the_text_of_a_sample_is_selected_as_it_reads_without_blocks_and_b
 
 
 async def test_a_row_of_channels_shows_which_is_on_and_a_click_chooses_another(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(120, 24)) as pilot:
-        run.write(1, "zero one", values=None)
-        text = await opened(pilot, run)
+    async with open_sample(run, "zero one", values=None, size=(120, 24)) as (app, pilot, text):
         row = app.query_one(ChannelRow)
 
         def on() -> list[str]:
@@ -384,8 +330,7 @@ async def test_a_row_of_channels_shows_which_is_on_and_a_click_chooses_another(r
 
 
 async def test_the_inspector_has_the_rows_that_the_text_leaves_free(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(80, 50)) as pilot:
+    async with samples_pane(run, size=(80, 50)) as (app, pilot):
         run.write(1, "one two", "long " * 900)
         text, inspector = await opened(pilot, run), app.query_one(TokenInspector)
         await pilot.pause()
@@ -405,10 +350,7 @@ async def test_keys_pressed_while_a_sample_is_read_are_about_that_sample(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on, original = threading.Event(), pane.read_token_sample
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
-        run.write(1, "zero", "one")
-        await opened(pilot, run)
+    async with open_sample(run, "zero", "one") as (app, pilot, _):
 
         def slow(*given: Any) -> Any:
             go_on.wait(timeout=60)

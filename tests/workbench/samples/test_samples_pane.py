@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
-from samples_app import Run, Workbench, settle, show
+from samples_app import Run, Workbench, samples_pane, settle, show
 from scripted_run import samples, started
 from textual.widgets import Static
 
@@ -29,8 +29,7 @@ def run(tmp_path: Path) -> Run:
 
 
 async def test_the_newest_iteration_is_followed_and_its_scores_are_shown(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with samples_pane(run) as (app, pilot):
         await pilot.pause()
         assert "No samples yet" in app.drawn
         run.write(1, "first of one", "second of one")
@@ -47,8 +46,7 @@ async def test_the_newest_iteration_is_followed_and_its_scores_are_shown(run: Ru
 
 
 async def test_earlier_and_later_iterations_are_those_with_samples(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with samples_pane(run) as (app, pilot):
         for number in (2, 5, 9):
             run.write(number, f"of {number}")
         write_samples(run.folder.samples_file(12), [], 12)  # left behind by a run that was resumed from before
@@ -64,8 +62,7 @@ async def test_earlier_and_later_iterations_are_those_with_samples(run: Run) -> 
 
 
 async def test_a_chosen_iteration_stays_until_the_newest_is_followed_again(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with samples_pane(run) as (app, pilot):
         run.write(1, "of 1")
         run.write(2, "of 2")
         await show(pilot, run)
@@ -101,8 +98,7 @@ async def test_a_run_that_keeps_no_files_shows_previews_and_no_scores() -> None:
 
 
 async def test_a_missing_file_and_a_damaged_one_are_sentences_in_the_pane(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(60, 24)) as pilot:
+    async with samples_pane(run, size=(60, 24)) as (app, pilot):
         run.announce(1)
         await show(pilot, run)
         assert "a run keeps them with" in " ".join(app.drawn.split())
@@ -119,8 +115,7 @@ async def test_a_missing_file_and_a_damaged_one_are_sentences_in_the_pane(run: R
 
 
 async def test_a_run_that_learns_from_pairs_is_not_said_to_write_samples_later(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with samples_pane(run) as (app, pilot):
         view = RunView()
         view.take(started(name="judge", folder=str(run.folder.root), run_kind="reward-model"))
         app.pane.show_run(view)
@@ -129,11 +124,7 @@ async def test_a_run_that_learns_from_pairs_is_not_said_to_write_samples_later(r
 
 
 async def test_another_run_starts_from_nothing_but_keeps_search_and_order(run: Run, tmp_path: Path) -> None:
-    app = Workbench()
-    async with app.run_test(size=(60, 20)) as pilot:
-        run.write(1, "of 1")
-        await show(pilot, run)
-        app.pane.take_focus()
+    async with samples_pane(run, "of 1", size=(60, 20)) as (app, pilot):
         await pilot.press("o", "slash", *"of", "enter", "enter")
         other = Run(tmp_path / "other")
         await show(pilot, other)
@@ -148,10 +139,7 @@ async def test_another_run_starts_from_nothing_but_keeps_search_and_order(run: R
 
 
 async def test_an_iteration_that_a_resumed_run_repeated_is_read_again(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(60, 20)) as pilot:
-        run.write(1, "before")
-        await show(pilot, run)
+    async with samples_pane(run, "before", size=(60, 20)) as (app, pilot):
         run.write(1, "anew")
         await show(pilot, run)
         assert "anew" in app.drawn
@@ -168,8 +156,7 @@ async def test_the_screen_responds_while_a_file_is_read_and_only_the_wanted_one_
         return original(folder, iteration)
 
     monkeypatch.setattr(sample_list, "read_batch", slow)
-    app = Workbench()
-    async with app.run_test(size=(60, 20)) as pilot:
+    async with samples_pane(run, size=(60, 20)) as (app, pilot):
         for number in range(1, 6):
             run.write(number, f"of {number}")
             app.pane.show_run(run.view)
@@ -202,10 +189,7 @@ async def test_hostile_samples_are_drawn_within_the_pane_at_every_size(run: Run,
 
 
 async def test_a_double_click_opens_a_sample(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(60, 20)) as pilot:
-        run.write(1, "zero", "one")
-        await show(pilot, run)
+    async with samples_pane(run, "zero", "one", size=(60, 20)) as (app, pilot):
         await pilot.click(SampleList, offset=(5, 6), times=2)
         await settle(pilot)
         assert app.query_one(SampleView).display
@@ -213,11 +197,7 @@ async def test_a_double_click_opens_a_sample(run: Run) -> None:
 
 
 async def test_the_search_lists_matches_and_reports_what_it_cannot_understand(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
-        run.write(1, "much joy", "some pain", "joy again")
-        await show(pilot, run)
-        app.pane.take_focus()
+    async with samples_pane(run, "much joy", "some pain", "joy again") as (app, pilot):
         await pilot.press("slash", *"joy score>0.2")
         await settle(pilot)
         assert "joy again" in app.drawn
@@ -236,11 +216,7 @@ async def test_the_search_lists_matches_and_reports_what_it_cannot_understand(ru
 
 
 async def test_the_order_goes_by_score_kl_and_length_and_turns_round(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
-        run.write(1, "a b c", "d", "e f")
-        await show(pilot, run)
-        app.pane.take_focus()
+    async with samples_pane(run, "a b c", "d", "e f") as (app, pilot):
 
         def order() -> str:
             return "".join(str(sample.key.row) for sample in app.query_one(SampleList).samples)
@@ -254,8 +230,7 @@ async def test_the_order_goes_by_score_kl_and_length_and_turns_round(run: Run) -
 
 
 async def test_the_whole_run_is_listed_newest_first_and_searched(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with samples_pane(run) as (app, pilot):
         for number in range(1, 131):
             run.write(number, f"joy of {number}", f"pain of {number}")
         run.folder.samples_file(7).write_bytes(b"PAR1 and nothing of use PAR1")
@@ -277,11 +252,7 @@ async def test_the_whole_run_is_listed_newest_first_and_searched(run: Run) -> No
 
 
 async def test_a_mark_is_kept_in_the_run_and_can_be_searched_for(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
-        run.write(1, "one", "two")
-        await show(pilot, run)
-        app.pane.take_focus()
+    async with samples_pane(run, "one", "two") as (app, pilot):
         await pilot.press("down", "m")
         await settle(pilot)
         assert "2 ★   score" in app.drawn
@@ -295,8 +266,7 @@ async def test_a_mark_is_kept_in_the_run_and_can_be_searched_for(run: Run) -> No
 
 
 async def test_the_key_that_shows_all_samples_again_is_the_users(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with samples_pane(run) as (app, pilot):
         app.set_keymap({"sample-filter.clear": "f12"})
         run.write(1, "one")
         await show(pilot, run)
@@ -307,11 +277,7 @@ async def test_the_key_that_shows_all_samples_again_is_the_users(run: Run) -> No
 
 
 async def test_the_next_outlier_is_that_of_the_iteration(run: Run) -> None:
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
-        run.write(1, *["a b c"] * 7, "a " * 200, *["a b c"] * 7)
-        await show(pilot, run)
-        app.pane.take_focus()
+    async with samples_pane(run, *["a b c"] * 7, "a " * 200, *["a b c"] * 7) as (app, pilot):
         await pilot.press("]")
         assert app.query_one(SampleList).cursor == 7
         await pilot.press("full_stop")

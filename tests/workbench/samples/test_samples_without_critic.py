@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from samples_app import Run, Workbench, settle, show
-from textual.pilot import Pilot
+from samples_app import Run, Workbench, opened, settle
 from token_samples import SETTINGS, row_without_critic
 
 from trainer.runs.folder import RunFolder
@@ -17,9 +16,8 @@ from workbench.run.sample_reader import read_token_sample
 from workbench.run.sample_table import SampleKey
 from workbench.samples.advantage_screen import AdvantageScreen, AdvantageSum
 from workbench.samples.export import export_samples, sa_pairs
-from workbench.samples.sample_view import SampleView, TokenInspector, TokenLegend
+from workbench.samples.sample_view import TokenInspector, TokenLegend
 from workbench.samples.token_facts import sentence
-from workbench.samples.token_text import TokenText
 
 ESTIMATORS = ("reinforce", "rloo", "remax", "grpo")
 
@@ -30,19 +28,6 @@ def write(folder: RunFolder, estimator: str) -> None:
     write_samples(folder.samples_file(1), rows, 1, replace(SETTINGS, estimator=estimator))
 
 
-async def opened(pilot: Pilot[None], run: Run, estimator: str) -> TokenText:
-    app = pilot.app
-    assert isinstance(app, Workbench)
-    write(run.folder, estimator)
-    run.announce(1, 2)
-    await show(pilot, run)
-    app.pane.take_focus()
-    await pilot.press("enter")
-    await settle(pilot)
-    assert app.query_one(SampleView).display
-    return app.query_one(TokenText)
-
-
 def legend(app: Workbench) -> str:
     widget = app.query_one(TokenLegend)
     return "\n".join(widget.render_line(y).text for y in range(widget.size.height))
@@ -51,7 +36,10 @@ def legend(app: Workbench) -> str:
 async def test_every_channel_is_drawn_and_those_of_the_critic_are_marked_as_not_saved(tmp_path: Path) -> None:
     app = Workbench()
     async with app.run_test(size=(110, 36)) as pilot:  # the legend is below the row of channels
-        text = await opened(pilot, Run(tmp_path), "grpo")
+        run = Run(tmp_path)
+        write(run.folder, "grpo")
+        run.announce(1, 2)
+        text = await opened(pilot, run)
         for key in ("d", "underscore", "v", "b"):
             await pilot.press(key)
             await settle(pilot)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -64,16 +66,19 @@ def sample(texts: list[str] | None = None, advantages: list[float] | None = None
     return made if advantages is None else dataclasses.replace(made, numbers={**made.numbers, "advantages": advantages})
 
 
-async def shown(pilot: Pilot[None], given: TokenSample, theme: str = "workbench", cursor: int = 0) -> TokenText:
-    """Return the widget with `given`, after its frame."""
-    app = pilot.app
-    assert isinstance(app, Probe)
-    apply_themes(app, shipped_themes())
-    app.theme = theme
-    app.text.show(given, cursor)
-    app.text.focus()
-    await pilot.pause()
-    return app.text
+@asynccontextmanager
+async def shown(
+    given: TokenSample, theme: str = "workbench", cursor: int = 0
+) -> AsyncIterator[tuple[Pilot[None], TokenText]]:
+    """Show `given` with the focus."""
+    app = Probe()
+    async with app.run_test(size=SIZE) as pilot:
+        apply_themes(app, shipped_themes())
+        app.theme = theme
+        app.text.show(given, cursor)
+        app.text.focus()
+        await pilot.pause()
+        yield pilot, app.text
 
 
 def rows(text: TokenText) -> list[str]:
@@ -88,8 +93,7 @@ def segment_of(text: TokenText, word: str) -> Segment:
 
 
 async def test_prompt_tokens_and_boundary_are_drawn_and_colours_follow_the_value() -> None:
-    async with Probe().run_test(size=SIZE) as pilot:
-        text = await shown(pilot, sample(), cursor=6)
+    async with shown(sample(), cursor=6) as (_pilot, text):
         assert rows(text)[:4] == [
             "  Prompt 0: once upon a time",
             "  ── response " + "─" * 45,
@@ -108,8 +112,7 @@ async def test_prompt_tokens_and_boundary_are_drawn_and_colours_follow_the_value
 
 
 async def test_the_cursor_walks_tokens_lines_and_samples() -> None:
-    async with Probe().run_test(size=SIZE) as pilot:
-        text = await shown(pilot, sample())
+    async with shown(sample()) as (pilot, text):
         await pilot.press("right", "right", "left", "left", "left", "down", "up", "down", "down", "home")
         assert pilot.app.heard == [0, 1, 2, 1, 0, 6, 0, 6, 0]
         text.cursor = 99
@@ -121,8 +124,7 @@ async def test_the_cursor_walks_tokens_lines_and_samples() -> None:
 
 @pytest.mark.parametrize("theme", ["workbench", "paper", "ansi-16", "high-contrast"])
 async def test_the_cursor_is_visible_and_stays_marked_out_of_focus(theme: str) -> None:
-    async with Probe().run_test(size=SIZE) as pilot:
-        text = await shown(pilot, sample(), theme, cursor=3)
+    async with shown(sample(), theme, cursor=3) as (pilot, text):
         focused = segment_of(text, "ed").style
         assert focused.reverse
         assert focused.bold
@@ -136,8 +138,7 @@ async def test_the_cursor_is_visible_and_stays_marked_out_of_focus(theme: str) -
 
 
 async def test_a_move_reaches_the_screen() -> None:
-    async with Probe().run_test(size=SIZE) as pilot:
-        await shown(pilot, token_sample(length=400))
+    async with shown(token_sample(length=400)) as (pilot, _text):
         for key in ["right", "down", "pagedown", "left", "up", "home"]:
             await pilot.press(key)
             await pilot.pause()
@@ -147,8 +148,7 @@ async def test_a_move_reaches_the_screen() -> None:
 
 
 async def test_a_click_moves_and_a_double_click_explains() -> None:
-    async with Probe().run_test(size=SIZE) as pilot:
-        text = await shown(pilot, sample())
+    async with shown(sample()) as (pilot, text):
         await pilot.click(TokenText, offset=(2 + 5, 2))
         assert text.cursor == 1
         await pilot.click(TokenText, offset=(1, 3))
@@ -163,8 +163,7 @@ async def test_a_click_moves_and_a_double_click_explains() -> None:
 
 
 async def test_each_channel_has_its_key_and_underlines_by_another() -> None:
-    async with Probe().run_test(size=SIZE) as pilot:
-        text = await shown(pilot, sample())
+    async with shown(sample()) as (pilot, text):
         for key, name in zip("kavrtdile", CHANNELS, strict=True):
             await pilot.press(key)
             assert text.channel == name
@@ -177,8 +176,7 @@ async def test_each_channel_has_its_key_and_underlines_by_another() -> None:
 
 
 async def test_underlines_show_a_second_channel() -> None:
-    async with Probe().run_test(size=SIZE) as pilot:
-        text = await shown(pilot, sample(), cursor=9)
+    async with shown(sample(), cursor=9) as (pilot, text):
         text.channel, text.underline = "kl", "advantage"
         await pilot.pause()
         lines = [
@@ -190,8 +188,7 @@ async def test_underlines_show_a_second_channel() -> None:
 
 
 async def test_blocks_are_below_their_tokens() -> None:
-    async with Probe().run_test(size=SIZE) as pilot:
-        text = await shown(pilot, sample())
+    async with shown(sample()) as (pilot, text):
         await pilot.press("g")
         assert rows(text)[2:6] == [
             "   The band played.⏎",
@@ -210,8 +207,7 @@ async def test_blocks_are_below_their_tokens() -> None:
 
 async def test_outliers_can_be_visited_in_both_directions() -> None:
     advantages = [0.1, -0.2, 9.0, 0.3, -0.1, 0.2, 0.1, math.nan, 0.0, 0.1]
-    async with Probe().run_test(size=SIZE) as pilot:
-        text = await shown(pilot, sample(TEXTS, advantages))
+    async with shown(sample(TEXTS, advantages)) as (pilot, text):
         await pilot.press("right_square_bracket")
         assert text.cursor == 2
         await pilot.press("full_stop", "right_square_bracket")
@@ -224,9 +220,8 @@ async def test_outliers_can_be_visited_in_both_directions() -> None:
 
 
 async def test_a_long_sample_opens_at_its_cursor_and_keeps_it_in_view() -> None:
-    async with Probe().run_test(size=SIZE) as pilot:
-        given = token_sample(length=2000, prompt="words and words\n" * 200)
-        text = await shown(pilot, given)
+    given = token_sample(length=2000, prompt="words and words\n" * 200)
+    async with shown(given) as (pilot, text):
         height = text.size.height
         assert any("response" in row for row in rows(text))
         for key in ["down"] * 30 + ["pagedown"] * 3 + ["right"] * 20 + ["pageup"] * 2 + ["up"] * 5:
@@ -247,8 +242,7 @@ def reversed_rows(text: TokenText) -> list[int]:
 
 async def test_without_colour_attributes_and_blocks_show_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    async with Probe().run_test(size=SIZE) as pilot:
-        text = await shown(pilot, sample(), cursor=3)
+    async with shown(sample(), cursor=3) as (pilot, text):
         assert text.blocks == "one"
         assert "▁▁▁ ▃▃▃▃" in rows(text)[3]
         drawn = [segment.style for segment in text.render_line(2)][1:6]
@@ -261,9 +255,8 @@ async def test_without_colour_attributes_and_blocks_show_everything(monkeypatch:
     "changes", [{"length": 0}, {"texts": ["", ""]}, {"texts": ["\x1b[31m[/x]", "\x9b\u202e", "\ud800"]}]
 )
 async def test_odd_samples_are_shown_and_never_obeyed(changes: dict[str, Any]) -> None:
-    async with Probe().run_test(size=SIZE) as pilot:
-        given = empty() if "length" in changes else token_sample(**changes)
-        text = await shown(pilot, given)
+    given = empty() if "length" in changes else token_sample(**changes)
+    async with shown(given) as (pilot, text):
         await pilot.press("g", "g", "k", "underscore", "right", "down", "up", "right_square_bracket", "W")
         assert "\x1b" not in "".join(rows(text))
         await pilot.resize_terminal(12, 5)
@@ -276,9 +269,8 @@ def empty() -> TokenSample:
 
 
 async def test_a_channel_that_was_not_saved_is_reported_and_colours_nothing() -> None:
-    async with Probe().run_test(size=SIZE) as pilot:
-        given = dataclasses.replace(sample(), numbers={})
-        text = await shown(pilot, given, cursor=9)
+    given = dataclasses.replace(sample(), numbers={})
+    async with shown(given, cursor=9) as (pilot, text):
         assert legend(pilot.app) == ["advantage  not saved in this run"]
         one, other = (segment_of(text, word).style for word in (" The", " play"))
         assert (one.color, one.bgcolor, one.underline) == (other.color, other.bgcolor, other.underline)
@@ -288,8 +280,7 @@ async def test_a_channel_that_was_not_saved_is_reported_and_colours_nothing() ->
 
 
 async def test_the_text_follows_the_theme_and_the_width() -> None:
-    async with Probe().run_test(size=SIZE) as pilot:
-        text = await shown(pilot, sample(), cursor=9)
+    async with shown(sample(), cursor=9) as (pilot, text):
         dark = segment_of(text, " The").style
         pilot.app.theme = "paper"
         await pilot.pause()
@@ -302,8 +293,7 @@ async def test_the_text_follows_the_theme_and_the_width() -> None:
 
 @pytest.mark.parametrize("hidden", [TokenText, Vertical])
 async def test_a_sample_shown_while_hidden_is_there_afterwards(hidden: type[Widget]) -> None:
-    async with Probe().run_test(size=SIZE) as pilot:
-        text = await shown(pilot, sample())
+    async with shown(sample()) as (pilot, text):
         pilot.app.query_one(hidden).display = False
         await pilot.pause()
         text.show(sample([" other", " words"], completion=" other words"))

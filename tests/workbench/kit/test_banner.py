@@ -20,12 +20,7 @@ from workbench.kit.banner import Banner
 from workbench.kit.dialog import ConfirmScreen
 from workbench.labelling.transfer import ImportPreferencesScreen
 from workbench.screen.main_screen import MainScreen
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
+from workbench.system.environment import config_dir
 
 
 def reported(screen: MainScreen) -> str:
@@ -147,8 +142,8 @@ async def test_a_run_trained_here_is_no_obstacle_once_it_has_ended() -> None:
 
 
 async def test_the_key_that_hides_it_can_be_remapped(tmp_path: Path) -> None:
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "keys.toml").write_text('[keys]\n"app.put_away" = "ctrl+g"\n')
+    config_dir().mkdir(parents=True)
+    (config_dir() / "keys.toml").write_text('[keys]\n"app.put_away" = "ctrl+g"\n')
     async with workbench() as (screen, pilot):
         screen.panes.say("cannot write it")
         assert reported(screen).endswith("^g hides this")

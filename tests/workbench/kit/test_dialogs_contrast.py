@@ -36,7 +36,6 @@ def full_start() -> LabelStartScreen:
 async def test_every_word_of_every_dialog_can_be_read_as_it_is_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     # Letters of the jump mode stand on the screen behind: see test_jump.py.
     dialogs = {kind: make for kind, make in DIALOGS.items() if kind is not JumpScreen} | {LabelStartScreen: full_start}
     faint: dict[tuple[str, str, str], float] = {}

@@ -26,12 +26,7 @@ from workbench.labelling.dialogs import LabelForm
 from workbench.runs.pane import RunsPane
 from workbench.screen.dialogs import QuitScreen
 from workbench.screen.main_screen import MainScreen
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
+from workbench.system.environment import config_dir
 
 
 def ours(kind: type[Screen[Any]]) -> Iterator[type[Screen[Any]]]:
@@ -79,9 +74,9 @@ async def test_help_escape_and_quit_work_in_every_dialog() -> None:
 
 
 async def test_remapped_keys_work_in_dialogs_and_are_the_ones_they_name(tmp_path: Path) -> None:
-    (tmp_path / "config").mkdir()
+    config_dir().mkdir(parents=True)
     keys = '[keys]\n"app.help" = "f9"\n"app.leave" = "f10"\n"prompt.cancel" = "f12"\n"pane.runs" = "f11"\n'
-    (tmp_path / "config" / "keys.toml").write_text(keys)
+    (config_dir() / "keys.toml").write_text(keys)
     async with workbench() as (screen, pilot):
         app = screen.app
         await pilot.press("f11")

@@ -191,7 +191,6 @@ async def test_every_closing_key_closes_it() -> None:
 
 
 async def test_the_keys_that_a_pane_explains_are_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     async with workbench() as (screen, _):
         texts = {pane.id: about(pane) for pane in screen.query(Pane)}
         assert not [text for text in texts.values() if re.search(r"\{[a-z-]+\.", text)], "every id is a binding"

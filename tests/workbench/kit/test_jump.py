@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from textual.widgets import Static
 from waiting import until
 from workbench_app import workbench
@@ -12,11 +9,6 @@ from workbench_app import workbench
 from workbench.kit.dialog import ConfirmScreen
 from workbench.kit.jump import LETTERS, JumpScreen, targets
 from workbench.kit.pane_strip import TopLines
-
-
-@pytest.fixture(autouse=True)
-def _settings_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
 
 
 async def test_a_letter_goes_to_its_pane_or_control_at_every_size_and_in_dialogs() -> None:

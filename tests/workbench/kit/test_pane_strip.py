@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 import scripted_run
 from scripted_run import alarm, iteration, started
 from waiting import until
@@ -17,11 +14,6 @@ from workbench.training.pane import TrainingPane
 
 TITLES = ("Home", "Config", "Training", "Samples", "Label", "Reward model", "Runs", "Log")
 TABS = [Tab(title.lower(), title, f"F{n}", Badge()) for n, title in enumerate(TITLES, 2)]
-
-
-@pytest.fixture(autouse=True)
-def _settings_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
 
 
 def text(tabs: list[Tab], width: int) -> str:

@@ -170,7 +170,6 @@ STOPS = {  # keys that lead on from the stop before
 
 @pytest.mark.usefixtures("hurried")
 async def test_every_word_and_line_can_be_seen_as_it_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path))
     written_run(run := tmp_path / "runs" / "past")
     faint: dict[tuple[str, str, str], float] = {}

@@ -58,7 +58,6 @@ async def palette_lines(pilot: Pilot[Any], query: str) -> list[str]:
 
 
 async def test_the_palette_finds_and_opens_one_of_each_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     written_run(Path("runs/past"))
     make_run("other")
     async with workbench(watch=Path("runs/past")) as (screen, pilot):
@@ -111,7 +110,6 @@ def test_what_was_found_in_a_sample_is_near_the_start_of_the_line() -> None:
 
 
 async def test_what_is_called_like_the_query_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     make_run("a theme")
     firsts = {"theme": "Theme  Choose the colours", "screen": "Screenshot  ", "Help": "help  ", "run a": "run a theme"}
     async with workbench() as (_, pilot):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from scripted_run import make_run
@@ -16,12 +15,6 @@ from workbench_app import settle, workbench
 from workbench.kit.pane import Pane
 from workbench.screen.main_screen import MainScreen
 from workbench.screen.panes import SMALLEST
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
 
 
 def sizes(seed: int, count: int) -> Iterator[tuple[int, int]]:

@@ -19,12 +19,6 @@ from workbench.kit.banner import Banner
 from workbench.kit.dialog import ConfirmScreen
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
-
-
 async def test_a_message_moves_the_panes_down_and_takes_no_focus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workbench.kit.banner.DONE_SECONDS", 1.0)
     async with workbench(size=(80, 24)) as (screen, pilot):

@@ -20,12 +20,6 @@ from workbench.screen.dialogs import RunQuestion, resume_plan, start_plan
 from workbench.screen.main_screen import MainScreen
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
-
-
 def shown_on_top(screen: MainScreen) -> str:
     return screen_text(screen.app.screen)  # type: ignore[arg-type]
 

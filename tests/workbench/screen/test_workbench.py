@@ -30,12 +30,8 @@ from workbench.runs.pane import RunsPane
 from workbench.runs.table import RunTable
 from workbench.screen.dialogs import QuitScreen
 from workbench.screen.panes import DASHBOARD
+from workbench.system.environment import config_dir
 from workbench.training.pane import TrainingPane
-
-
-@pytest.fixture(autouse=True)
-def _settings_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
 
 
 def shown(screen: Any) -> set[str]:
@@ -63,18 +59,13 @@ class Obedient:
         script = self
 
         class Run:
-            def paused(self) -> None:
-                emit(StateChanged(state="paused"))
-
-            def resumed(self) -> None:
-                emit(StateChanged(state="training"))
-
-            def checkpoint(self) -> None:
-                script.asked.append(("checkpoint",))
-
-            def set(self, key: str, value: Any) -> None:
-                script.asked.append((key, value))
-                emit(SettingChanged(iteration=2, key=key, old=0.05, value=value))
+            def handle(self, request: str, *values: Any) -> None:
+                if request in ("paused", "resumed"):
+                    emit(StateChanged(state="paused" if request == "paused" else "training"))
+                    return
+                script.asked.append((request, *values))
+                if request == "set":
+                    emit(SettingChanged(iteration=2, key=values[0], old=0.05, value=values[1]))
 
         control.attach(Run())  # type: ignore[arg-type]
         return scripted_run.wait(emit, control)
@@ -91,32 +82,22 @@ async def test_one_key_starts_training_and_the_charts_move() -> None:
         assert screen.supervisor._train.received["preset"] == "quickstart"  # type: ignore[union-attr]
 
 
-async def test_space_pauses_and_resumes_and_capital_x_stops() -> None:
-    async with workbench(Obedient()) as (screen, pilot):
-        await begin(screen, pilot)
-        await pilot.press("space")
-        await until(pilot, lambda: "‖ paused" in status(screen))
-        await pilot.press("space")
-        await until(pilot, lambda: "● training" in status(screen))
-        await pilot.press("X")
-        await press_when_asked(pilot, "y")
-        await until(pilot, lambda: "■ stopped" in status(screen))
-        assert not screen.supervisor.trains_here
-
-
-async def test_the_footer_shows_only_what_applies() -> None:
+async def test_space_pauses_and_resumes_and_the_footer_shows_only_what_applies() -> None:
     async with workbench(Obedient(), size=(160, 40)) as (screen, pilot):
 
         def footer() -> str:
             return screen_text(screen).splitlines()[-1]
 
         await until(pilot, lambda: "start" in footer())
-        assert "pause" not in footer()
-        assert "checkpoint" not in footer()
-        await start_run(pilot)
+        assert not any(word in footer() for word in ("pause", "checkpoint"))
+        await begin(screen, pilot)
         await until(pilot, lambda: "pause" in footer())
         assert "start" not in footer()
         assert "checkpoint" in footer()
+        await pilot.press("space")
+        await until(pilot, lambda: "‖ paused" in status(screen))
+        await pilot.press("space")
+        await until(pilot, lambda: "● training" in status(screen))
 
 
 async def test_a_checkpoint_and_a_live_setting_reach_the_trainer() -> None:
@@ -126,7 +107,7 @@ async def test_a_checkpoint_and_a_live_setting_reach_the_trainer() -> None:
         await pilot.press("c")
         screen.query_one(ConfigPane).post_message(ConfigForm.LiveSettingChanged("ppo.kl_coef", 0.2))
         await until(pilot, lambda: len(obedient.asked) == 2)
-        assert obedient.asked == [("checkpoint",), ("ppo.kl_coef", 0.2)]
+        assert obedient.asked == [("checkpoint",), ("set", "ppo.kl_coef", 0.2)]
         await until(pilot, lambda: len(screen.supervisor.view.settings) == 1)
 
 
@@ -151,19 +132,13 @@ async def test_f_keys_go_to_panes_at_every_size(
         assert marked.id in then
 
 
-async def test_zoom_gives_the_focused_pane_everything_and_takes_it_back() -> None:
-    async with workbench() as (screen, pilot):
-        await pilot.press("f4", "z")
-        await pilot.pause()
-        assert shown(screen) == {"samples"}
-        await pilot.press("z")
-        await pilot.pause()
-        assert shown(screen) == set(DASHBOARD)
-
-
-async def test_a_terminal_that_is_too_small_says_so_and_the_run_continues() -> None:
+async def test_a_pane_is_enlarged_and_back_and_a_terminal_that_is_too_small_says_so_while_the_run_continues() -> None:
     async with workbench(scripted_run.wait) as (screen, pilot):
         await begin(screen, pilot)
+        for key, panes in (("f4", {*DASHBOARD}), ("z", {"samples"}), ("z", {*DASHBOARD})):
+            await pilot.press(key)
+            await pilot.pause()
+            assert shown(screen) == panes
         await pilot.resize_terminal(50, 15)
         await pilot.pause()
         assert "50 x 15 is too small" in screen_text(screen)
@@ -222,24 +197,42 @@ async def test_leaving_a_run_asks_what_should_happen_to_it(
         assert message in (screen.app.return_value or "")
 
 
-async def test_a_finished_run_is_watched_and_its_configuration_shown() -> None:
+@pytest.mark.parametrize(
+    ("change", "state", "problem"),
+    [
+        (lambda text: text, "■ stopped", ""),
+        (
+            lambda text: f'{text}{{"time": 1.0, "event": "of the future"}}\n{{"time": 2.0, "ev',
+            "■ stopped",
+            "of the future",
+        ),
+        (lambda text: text.replace('{"journal":1', '{"journal":2', 1), "■ stopped", "version 2"),
+        (lambda text: text.replace('"state":"stopped"', '"state":"quantum"'), "● quantum", ""),
+    ],
+    ids=["whole", "damaged", "of a newer version", "in a state of a newer version"],
+)
+async def test_a_run_that_has_ended_is_watched_with_its_configuration_and_what_is_wrong_with_its_journal(
+    change: Callable[[str], str], state: str, problem: str
+) -> None:
     folder = make_run("past")
+    journal = folder / "events.jsonl"
+    journal.write_text(change(journal.read_text()))
     async with workbench(watch=folder) as (screen, pilot):
-        await until(pilot, lambda: "■ stopped" in status(screen))
+        await until(pilot, lambda: state in status(screen) and problem in banner(screen))
         assert "iteration 2/12" in status(screen)
-        assert (
-            screen.query_one(ConfigPane).document.get("ppo.iterations")
-            == load_config(folder / "config.toml").ppo.iterations
-        )
+        assert banner(screen) if problem else not banner(screen)
+        iterations = load_config(folder / "config.toml").ppo.iterations
+        assert screen.config.document.get("ppo.iterations") == iterations
+        await pilot.press("f7")
+        await until(pilot, lambda: state in str(screen.query_one(RunTable)._cells))
 
 
-async def test_a_damaged_journal_is_reported_and_survived() -> None:
-    folder = make_run("past")
-    with (folder / "events.jsonl").open("a") as file:
-        file.write('{"time": 1.0, "event": "of the future"}\n{"time": 2.0, "event": "itera')
-    async with workbench(watch=folder) as (screen, pilot):
-        await until(pilot, lambda: "iteration 2/12" in status(screen))
-        await until(pilot, lambda: "of the future" in banner(screen))
+async def test_a_run_of_another_kind_is_watched_in_every_pane() -> None:
+    async with workbench(watch=make_run("liked", run_kind="reward-model")) as (screen, pilot):
+        await until(pilot, lambda: "liked" in status(screen))
+        assert banner(screen) == ""
+        await pilot.press("f2", "f3", "f4", "f5", "f6", "f7", "f8")
+        assert screen.app.is_running
 
 
 HOSTILE = ["[/x]", "[@click=app.quit]a[/]", "\x1b[2J\x1b]0;gone\x07", "‮right to left‬", "👩‍🔬", "x" * 1_000_000]
@@ -271,7 +264,6 @@ async def test_hostile_text_is_shown_as_text(text: str) -> None:
 async def test_leaving_with_unsaved_changes_can_save_them_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     async with workbench() as (screen, pilot):
         app = screen.app
         screen.config.document.set("ppo.kl_coef", 0.5)
@@ -290,30 +282,6 @@ async def test_leaving_with_unsaved_changes_can_save_them_first(
         await pilot.press("enter")
         await until(pilot, lambda: not app.is_running)
     assert load_config("my-quickstart.toml").ppo.kl_coef == 0.5
-
-
-async def test_every_action_is_in_the_command_palette() -> None:
-    from workbench.kit.command_provider import commands
-
-    async with workbench() as (screen, _):
-        titles = {command.title for command in commands(screen)}
-        assert {"start", "one iteration", "zoom", "quit", "help"} <= titles
-        assert "pause" not in titles
-        assert any(title.startswith("Training: ") for title in titles)
-
-
-async def test_every_binding_has_an_id_of_its_own_and_a_tooltip() -> None:
-    async with workbench() as (screen, _):
-        seen: dict[str, str] = {}
-        for node in (screen.app, screen, *screen.query("*")):
-            own = type(node).__dict__.get("BINDINGS", [])
-            if not type(node).__module__.startswith("workbench"):
-                continue
-            for binding in own:
-                assert binding.id, (type(node), binding)
-                assert binding.tooltip, binding
-                where = f"{type(node).__name__} {binding.action}"
-                assert seen.setdefault(binding.id, where) == where
 
 
 async def test_the_footer_follows_a_key_whose_action_has_a_parameter() -> None:
@@ -482,8 +450,8 @@ async def test_a_run_that_trains_is_not_controlled_through_unsaved_changes() -> 
 
 
 async def test_hidden_metrics_have_a_sign_with_the_key_that_shows_them(tmp_path: Path) -> None:
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "keys.toml").write_text('[keys]\n"training.metrics" = "M"\n')
+    config_dir().mkdir(parents=True)
+    (config_dir() / "keys.toml").write_text('[keys]\n"training.metrics" = "M"\n')
     async with workbench(scripted_run.wait) as (screen, pilot):
         await begin(screen, pilot)
         pane = screen.query_one(TrainingPane)
@@ -506,12 +474,11 @@ async def test_a_run_is_stopped_only_when_the_user_agrees() -> None:
         question = "Stop run quickstart-0001 after a checkpoint?"
         await until(pilot, lambda: question in screen_text(screen.app.screen))  # type: ignore[arg-type]
         await press_when_asked(pilot, "y")
-        await until(pilot, lambda: not screen.supervisor.trains_here)
-        assert screen.supervisor.view.state == "stopped"
+        await until(pilot, lambda: not screen.supervisor.trains_here and "■ stopped" in status(screen))
 
 
 async def test_a_chosen_theme_whose_file_is_broken_is_back_once_it_is_fixed(tmp_path: Path) -> None:
-    (themes := tmp_path / "config" / "themes").mkdir(parents=True)
+    (themes := config_dir() / "themes").mkdir(parents=True)
     mine = (shipped_themes_dir() / "paper.toml").read_text().replace("paper", "mine")
     (themes / "mine.toml").write_text(mine)
     async with workbench() as (screen, _):
@@ -524,9 +491,9 @@ async def test_a_chosen_theme_whose_file_is_broken_is_back_once_it_is_fixed(tmp_
 
 
 async def test_a_broken_theme_or_key_file_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "config" / "themes").mkdir(parents=True)
-    (tmp_path / "config" / "themes" / "mine.toml").write_text("name = 1\n[colors\n")
-    (tmp_path / "config" / "keys.toml").write_text('preset = "vim"\n[keys]\n"run.pauze" = "p"\n')
+    (config_dir() / "themes").mkdir(parents=True)
+    (config_dir() / "themes" / "mine.toml").write_text("name = 1\n[colors\n")
+    (config_dir() / "keys.toml").write_text('preset = "vim"\n[keys]\n"run.pauze" = "p"\n')
     async with workbench() as (screen, pilot):
         await until(pilot, lambda: "mine.toml" in banner(screen))
         reported = banner(screen)
@@ -561,35 +528,6 @@ def chart_text(screen: Any) -> str:
     """Return the lines of the Training pane, cut out of the screen."""
     region = screen.query_one(TrainingPane).region
     return "\n".join(line[region.x : region.right] for line in screen_text(screen).splitlines())
-
-
-async def test_a_journal_of_a_newer_version_is_reported_and_shown() -> None:
-    folder = make_run("past")
-    journal = (folder / "events.jsonl").read_text()
-    (folder / "events.jsonl").write_text(journal.replace('{"journal":1', '{"journal":2', 1))
-    async with workbench(watch=folder) as (screen, pilot):
-        await until(pilot, lambda: "version 2" in banner(screen))
-        assert "iteration 2/12" in status(screen)
-
-
-async def test_a_run_that_ended_in_a_state_of_a_newer_version_is_watched_and_listed() -> None:
-    folder = make_run("past")
-    journal = (folder / "events.jsonl").read_text()
-    assert journal.count('"state":"stopped"') == 1
-    (folder / "events.jsonl").write_text(journal.replace('"state":"stopped"', '"state":"quantum"'))
-    async with workbench(watch=folder) as (screen, pilot):
-        await until(pilot, lambda: "● quantum" in status(screen))
-        await pilot.press("f7")
-        await until(pilot, lambda: "● quantum" in str(screen.query_one(RunTable)._cells))
-
-
-async def test_a_run_of_another_kind_is_watched_with_metrics_of_its_own() -> None:
-    folder = make_run("liked", run_kind="reward-model")
-    async with workbench(watch=folder) as (screen, pilot):
-        await until(pilot, lambda: "liked" in status(screen))
-        assert banner(screen) == ""
-        await pilot.press("f2", "f3", "f4", "f5", "f6", "f7", "f8")
-        assert screen.app.is_running
 
 
 async def test_a_signal_to_a_watching_workbench_leaves_the_run_alone() -> None:

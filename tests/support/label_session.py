@@ -85,18 +85,9 @@ class FakeSession:
         standing = dict(self.labels)
         unlabelled = [one for one in self.items if one.position not in standing]
         last = self.labels[-1] if self.labels else None
-        figures: dict[str, Any] = {
-            "done": len(standing),
-            "left": len(unlabelled),
-            "per_hour": math.nan,
-            "median_seconds": math.nan,
-            "eta_seconds": math.nan,
-            "streak": 0,
-            "left_side": NOTHING,
-            "longer": NOTHING,
-            "same": NOTHING,
-            "kappa": math.nan,
-        }
+        figures: dict[str, Any] = {"done": len(standing), "left": len(unlabelled), "streak": 0}
+        figures |= dict.fromkeys(("per_hour", "median_seconds", "eta_seconds", "kappa"), math.nan)
+        figures |= dict.fromkeys(("left_side", "longer", "same"), NOTHING)
         self.state = SessionState(
             record=SessionRecord(
                 id=1,

@@ -11,17 +11,11 @@ from snapshots import SNAPSHOTS, check, contrasts, drawn
 from trainer.preferences.records import Item, Origin, Share
 from workbench.kit.theming import DEFAULT_THEME, shipped_themes
 
-FIGURES = {
-    "done": 31,
-    "left": 169,
-    "per_hour": 212.0,
-    "median_seconds": 9.0,
-    "eta_seconds": 2870.0,
-    "streak": 31,
+RATES = {"done": 31, "left": 169, "per_hour": 212.0, "median_seconds": 9.0, "eta_seconds": 2870.0, "streak": 31}
+SHARES = {
     "left_side": Share(14, 28, 0.5, 0.33, 0.67),
     "longer": Share(18, 25, 0.72, 0.52, 0.86),
     "same": Share(4, 4, 1.0, 0.51, 1.0),
-    "kappa": 1.0,
 }
 
 
@@ -50,7 +44,7 @@ def written() -> list[Item]:
 
 async def test_the_pane_matches_its_snapshot() -> None:
     session = FakeSession(written(), guidelines="hash")
-    session.figures = FIGURES
+    session.figures = {**RATES, **SHARES, "kappa": 1.0}
     async with labelling(session, size=(120, 40)) as (app, pilot):
         for theme in shipped_themes().values():
             app.register_theme(theme)

@@ -62,14 +62,17 @@ def plan(answer: object) -> SessionPlan:
 
 
 async def test_a_guessed_labeller_is_asked_for_before_anything_begins() -> None:
-    app_screen = start([run_with_samples("a-0001")], [record(3, done=43)], asks=True)
-    async with opened(app_screen) as (app, pilot):
+    sessions = [record(5, "bob"), record(3)]
+    async with opened(start([run_with_samples("a-0001")], sessions, asks=True)) as (app, pilot):
         assert app.focused is field(app, "labeller")
-        assert "begins a new session as ann" in status(app)
-        await pilot.press(*"bob", "enter")
-        await app.answered(pilot)
-        assert isinstance(app.answer, SessionChoice)
-        assert app.answer.labeller == "bob", "typing replaces the guess"
+        assert "resumes session 3 as ann" in status(app)
+        await pilot.press(*"bob")  # typing replaces the guess
+        await until(pilot, lambda: "session 5 as bob" in status(app))
+        field(app, "labeller").value = "eve"
+        await until(pilot, lambda: "begins a new session as eve" in status(app))
+        assert starts(app) == ["new session"]
+        await pilot.press("enter")
+        assert (await app.answered(pilot)).labeller == "eve"
 
 
 async def test_enter_continues_the_newest_session_of_the_labeller_that_has_items_left() -> None:
@@ -98,18 +101,6 @@ async def test_without_a_session_enter_begins_one_on_the_samples_of_the_newest_r
     assert (answer.labeller, begun.repeats, begun.random, begun.limit) == (name, 0.05, 0.2, 0)
 
 
-async def test_another_labeller_has_other_sessions() -> None:
-    sessions = [record(5, "bob"), record(3)]
-    async with opened(start([run_with_samples("a-0001")], sessions)) as (app, pilot):
-        field(app, "labeller").value = "bob"
-        await until(pilot, lambda: "session 5 as bob" in status(app))
-        field(app, "labeller").value = "eve"
-        await until(pilot, lambda: "begins a new session as eve" in status(app))
-        assert starts(app) == ["new session"]
-        await pilot.press("enter")
-        assert (await app.answered(pilot)).labeller == "eve"
-
-
 async def test_the_columns_of_the_data_are_named_in_the_form(folder: Path) -> None:
     write_lines(Path("poll.jsonl"), {"question": "p", "left": "x", "right": "y"})
     async with opened(start(options=SessionOptions(data="poll.jsonl", columns=("a=left",)))) as (app, pilot):
@@ -122,15 +113,6 @@ async def test_the_columns_of_the_data_are_named_in_the_form(folder: Path) -> No
         columns = ("prompt=question", "a=left", "b=right")
         source = str(folder / "poll.jsonl")
         assert plan(app.answer).queues == (QueuePlan(queue="dataset", source=source, columns=columns),)
-
-
-async def test_without_runs_and_data_the_cursor_is_in_the_data_field() -> None:
-    async with opened(start()) as (app, pilot):
-        assert app.focused is field(app, "data")
-        await pilot.press("enter")
-        await until(pilot, lambda: "queue dataset: no data is named" in status(app))
-        assert app.answer is NOTHING
-        assert set(app.screen.query_one(QueueList).selected) == {"dataset"}
 
 
 async def test_naming_data_adds_it_to_a_new_session_and_taking_it_away_leaves_it_out(folder: Path) -> None:
@@ -181,6 +163,12 @@ async def test_unavailable_queues_say_what_they_need_and_cannot_be_added() -> No
         assert "▐ ▌ samples" in text_of(app)
         await pilot.press("end", "space")
         await until(pilot, lambda: set(app.screen.query_one(QueueList).selected) == {"dataset"})
+    async with opened(start()) as (app, pilot):
+        assert app.focused is field(app, "data"), "without runs and data"
+        await pilot.press("enter")
+        await until(pilot, lambda: "queue dataset: no data is named" in status(app))
+        assert app.answer is NOTHING
+        assert set(app.screen.query_one(QueueList).selected) == {"dataset"}
 
 
 async def test_guidelines_are_part_of_the_session_which_may_be_cancelled() -> None:

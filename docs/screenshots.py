@@ -20,7 +20,7 @@ from textual.pilot import Pilot
 from workbench.app import WorkbenchApp
 from workbench.kit.dialog import ConfirmScreen
 from workbench.labelling.pane import LabelPane
-from workbench.labelling.plans import LabelOpening, SessionOptions, new_session
+from workbench.labelling.plans import SessionOptions, planned
 from workbench.opening import Opening
 from workbench.reward_model.pane import RewardModelPane
 from workbench.samples.ask_screen import AnswerList
@@ -142,8 +142,7 @@ async def watch(
 async def label() -> None:
     """Judge pairs that the policy of the run writes."""
     wanted = SessionOptions(labeller="anna", run=RUN, repeats=0)
-    choice = new_session(wanted)
-    opening = LabelOpening(store=Path("preferences.db").resolve(), choice=choice)
+    opening = planned(wanted)
     app = WorkbenchApp(Opening(watch=RUN, label=opening))
     async with app.run_test(size=(120, 30)) as pilot:
         pane = (await opened(app, pilot)).query_one(LabelPane)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workbench.config.document import ConfigDocument
-    from workbench.labelling.plans import LabelOpening
+    from workbench.labelling.plans import SessionOptions
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Opening:
     resume: Path | None = None  # folder of a run to continue at once
     log: Path | None = None  # where native output goes
     train: Callable[..., Any] | None = None  # replaces the trainer
-    label: LabelOpening | None = None  # what to label on the Label pane
+    label: SessionOptions | None = None  # what to label on the Label pane
 
     @property
     def has_run(self) -> bool:

@@ -21,15 +21,13 @@ from workbench.cli.ui import open_workbench
 from workbench.labelling.plans import (
     QUEUES,
     REPEATS,
-    LabelOpening,
-    SessionChoice,
     SessionOptions,
     UserQueue,
     default_labeller,
     labeller_name,
     labelling_material,
     login_name,
-    new_session,
+    planned,
     read_guidelines,
 )
 from workbench.opening import Opening
@@ -95,23 +93,19 @@ def opening(args: argparse.Namespace) -> Opening:
     if args.guidelines:
         read_guidelines(args.guidelines)  # report a mistake at once
     where = runs_dir(args)
-    options = replace(_options(args, where), labeller=given, flagged=flagged)
-    choice = None
+    options = replace(_options(args, where), labeller=given, flagged=flagged, store=path)
     if args.run or args.data or options.queues:
-        choice = new_session(replace(options, labeller=labeller))
-        assert choice.plan is not None
-        wanted = labeller, choice.plan, guidelines_hash(choice.guidelines)
-        same = [
-            one.id
-            for one in kept
-            if one.left and (one.labeller, replace(one.plan, seed=choice.plan.seed), one.guidelines) == wanted
-        ]
-        if same:
-            choice = SessionChoice(labeller=labeller, resume=same[0])
-        elif not given and labeller != login_name():  # it may be somebody else: ask
-            choice = None
-    label = LabelOpening(store=path, choice=choice, options=options)
-    return Opening(watch=options.run, overrides=() if options.run else tuple(dir_override(args)), label=label)
+        new = planned(replace(options, labeller=labeller))
+        assert new.plan is not None
+        wanted = labeller, new.plan, guidelines_hash(new.text)
+        for one in kept:
+            if one.left and (one.labeller, replace(one.plan, seed=new.plan.seed), one.guidelines) == wanted:
+                options = replace(options, labeller=labeller, resume=one.id)
+                break
+        else:
+            if given or labeller == login_name():  # else it may be somebody else: ask
+                options = new
+    return Opening(watch=options.run, overrides=() if options.run else tuple(dir_override(args)), label=options)
 
 
 def _options(args: argparse.Namespace, where: Path) -> SessionOptions:

@@ -7,7 +7,7 @@ import io
 import secrets
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -40,26 +40,13 @@ _LARGEST_GUIDELINES = 200_000  # bytes: guidelines are meant to be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionChoice:
-    """Session to begin or to resume.
-
-    plan: of a new session. guidelines: their text, for a new session; empty for none. resume: id of the session to
-    resume.
-    """
-
-    labeller: str
-    plan: SessionPlan | None = None
-    guidelines: str = ""
-    resume: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """User's options for a new session.
+    """User's options for a new session, and its plan once it is made; or the session to resume.
 
     labeller: as given; empty if it is not. queues: with their weights; if empty, run and data decide. columns: names of
-    the columns of the data, as in "prompt=question". model: folder of the reward model of "uncertain". guidelines:
-    the path of a text file. flagged: keys of the comparisons that are flagged in the store.
+    the columns of the data, as in "prompt=question". model: folder of the reward model of "uncertain". guidelines: the
+    path of a text file; its text is in `text` once there is a plan. flagged: keys of the comparisons that are flagged
+    in the store. resume: id of a session. store: where labels are kept; None: in the working folder.
     """
 
     labeller: str = ""
@@ -72,18 +59,10 @@ class SessionOptions:
     repeats: float = REPEATS
     guidelines: str = ""
     flagged: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelOpening:
-    """Labelling that the workbench is opened for.
-
-    choice: the session to open at once. Without one the start screen opens, filled in from `options`.
-    """
-
-    store: Path
-    choice: SessionChoice | None = None
-    options: SessionOptions = SessionOptions()
+    plan: SessionPlan | None = None
+    text: str = ""
+    resume: int = 0
+    store: Path | None = None
 
 
 class Material(NamedTuple):
@@ -105,10 +84,10 @@ def labelling_material(runs_dir: Path) -> Material:
     )
 
 
-def new_session(options: SessionOptions) -> SessionChoice:
-    """Return the choice of a new session for `options`, with its plan; see `session_plan` and `read_guidelines`."""
-    guidelines = read_guidelines(options.guidelines) if options.guidelines else ""
-    return SessionChoice(labeller=options.labeller, plan=session_plan(options), guidelines=guidelines)
+def planned(options: SessionOptions) -> SessionOptions:
+    """Return `options` with the plan and the guidelines' text; see `session_plan` and `read_guidelines`."""
+    text = read_guidelines(options.guidelines) if options.guidelines else ""
+    return replace(options, plan=session_plan(options), text=text)
 
 
 def session_plan(options: SessionOptions) -> SessionPlan:

@@ -25,12 +25,11 @@ from workbench.kit.keys import keys_of, with_keys
 from workbench.labelling.dialogs import LabelForm, columns_field, columns_in, row, text_field
 from workbench.labelling.plans import (
     QUEUES,
-    SessionChoice,
     SessionOptions,
     UserQueue,
     labeller_name,
-    new_session,
     plan_line,
+    planned,
 )
 from workbench.numbers import moment
 from workbench.text import visible
@@ -47,8 +46,8 @@ class QueueList(ChoiceList):
     ]
 
 
-class LabelStartScreen(LabelForm[SessionChoice | None]):
-    """Dialog that asks what to label. Its result is the choice; None if it was closed.
+class LabelStartScreen(LabelForm[SessionOptions | None]):
+    """Dialog that asks what to label. Its result is the session; None if it was closed.
 
     Enter first does what most users want. The dialog stays open until the session has begun. runs: folders of runs that
     keep samples. sessions: those of the store. Both the newest first. asks: the labeller is a guess, so that field
@@ -78,7 +77,7 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         *,
         asks: bool = False,
         options: SessionOptions,
-        begin: Callable[[SessionChoice], Awaitable[str | None]],
+        begin: Callable[[SessionOptions], Awaitable[str | None]],
     ) -> None:
         super().__init__(f"Label into {store.name}")
         self._begin_session = begin
@@ -151,29 +150,28 @@ class LabelStartScreen(LabelForm[SessionChoice | None]):
         self._follow()  # the key may arrive before the message about a changed field
         try:
             labeller, session = labeller_name(self.value("labeller")), self._chosen
-            self._begin(SessionChoice(labeller=labeller, resume=session.id) if session else self._options_of(labeller))
+            self._begin(SessionOptions(labeller=labeller, resume=session.id) if session else self._options_of(labeller))
         except UsageError as error:
             self.show_problem(str(error))
 
     @work(exclusive=True, group="begin")
-    async def _begin(self, what: SessionChoice | SessionOptions) -> None:
-        if isinstance(what, SessionOptions):
+    async def _begin(self, options: SessionOptions) -> None:
+        if not options.resume:
             self.show_status("Looking for items to label...")
-            choice = await self.tried(asyncio.to_thread(new_session, what))
-            if choice is None:
+            plan = await self.tried(asyncio.to_thread(planned, options))
+            if plan is None:
                 return
+            options = plan
             self._show_start()
-        else:
-            choice = what
         self.busy = True
         try:
-            problem = await self._begin_session(choice)
+            problem = await self._begin_session(options)
         finally:
             self.busy = False
         if problem:
             self.show_problem(problem)
         elif problem is not None:
-            self.dismiss(choice)
+            self.dismiss(options)
 
     @on(Input.Changed)
     @on(Select.Changed)

@@ -25,8 +25,6 @@ from workbench.config.fields import toml_line
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.labelling.pane import LabelRequest
 from workbench.labelling.plans import (
-    LabelOpening,
-    SessionChoice,
     SessionOptions,
     default_labeller,
     labeller_name,
@@ -48,14 +46,14 @@ class LabellingController:
     opening: what the workbench was opened to label, if anything.
     """
 
-    def __init__(self, panes: Panes, opening: LabelOpening | None) -> None:
+    def __init__(self, panes: Panes, opening: SessionOptions | None) -> None:
         self._panes, self._supervisor = panes, panes.supervisor
         self._opening = opening
-        self._labeller = opening.options.labeller if opening else ""  # the last labeller on this screen
+        self._labeller = opening.labeller if opening else ""  # the last labeller on this screen
         self._policies: PolicyThread | None = None  # of the run that is labelled, if it is not on the screen
         self._asked: list[Future[Answer]] = []  # questions whose answers the session waits for
-        store = opening.store if opening else default_store(Path.cwd())
-        self.worker = SessionWorker(store, self._ask_run)
+        store = opening.store if opening else None
+        self.worker = SessionWorker(store or default_store(Path.cwd()), self._ask_run)
         self.training: RewardTraining | None = None  # of a reward model; its run need not have a folder yet
         self._starting = False  # the training
 
@@ -63,8 +61,8 @@ class LabellingController:
         """Begin the labelling that the workbench was opened for, if any."""
         if self._opening is not None:
             self._panes.go_to("label")
-            choice = self._opening.choice
-            self._panes.ask(self._begin(choice) if choice else self._ask_what_to_label())
+            is_chosen = self._opening.plan or self._opening.resume
+            self._panes.ask(self._begin(self._opening) if is_chosen else self._ask_what_to_label())
 
     def close(self) -> None:
         """Close store and models without waiting; a reward model that is being trained goes on."""
@@ -115,7 +113,7 @@ class LabellingController:
                 return
             labeller = labeller_name(given)
         plan = SessionPlan(queues=(QueuePlan(queue="again", keys=keys),), repeats=0)
-        await self._begin(SessionChoice(labeller=labeller, plan=plan))
+        await self._begin(SessionOptions(labeller=labeller, plan=plan))
 
     def _is_known(self, labeller: str) -> bool:
         """Return whether the likely labeller is the user, and not just whoever labelled last."""
@@ -130,7 +128,7 @@ class LabellingController:
             return
         sessions, flagged = kept
         labeller = self._labeller or default_labeller(sessions)
-        given = self._opening.options if self._opening else SessionOptions()
+        given = replace(self._opening or SessionOptions(), plan=None, resume=0)
         model = given.model or next(iter(material.models), None)
         self._panes.app.push_screen(
             LabelStartScreen(
@@ -143,27 +141,26 @@ class LabellingController:
             )
         )
 
-    async def _begin(self, choice: SessionChoice) -> None:
-        if problem := await self._open_session(choice):
+    async def _begin(self, options: SessionOptions) -> None:
+        if problem := await self._open_session(options):
             self._panes.say(problem, about="label")
 
-    async def _open_session(self, choice: SessionChoice) -> str | None:
+    async def _open_session(self, options: SessionOptions) -> str | None:
         """Begin or resume the session, once the user has read the guidelines of a new one.
 
         Returns why it fails, "" if it does not, and None if the user cancels.
         """
-        if choice.guidelines:
+        if options.text:
             from workbench.labelling.dialogs import GuidelinesScreen
 
-            if not await self._panes.app.push_screen_wait(GuidelinesScreen(choice.guidelines, begin=True)):
+            if not await self._panes.app.push_screen_wait(GuidelinesScreen(options.text, begin=True)):
                 return None
         self._leave()  # before the worker changes sessions, so that no key press reaches the new one
         try:
-            if choice.plan is not None:
-                opened = self.worker.begin(choice.labeller, choice.plan, choice.guidelines)
+            if options.plan is not None:
+                opened = self.worker.begin(options.labeller, options.plan, options.text)
             else:
-                assert choice.resume is not None
-                opened = self.worker.resume(choice.resume)
+                opened = self.worker.resume(options.resume)
             state = await asyncio.wrap_future(opened)
         except TrainerError as error:
             return str(error)

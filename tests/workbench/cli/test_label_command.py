@@ -15,7 +15,7 @@ from trainer.preferences.sessions import begin_session, open_session
 from trainer.preferences.store import PreferenceStore
 from workbench.cli import label
 from workbench.cli.main import parse
-from workbench.labelling.plans import QUEUES, LabelOpening, SessionChoice
+from workbench.labelling.plans import QUEUES, SessionOptions
 from workbench.opening import Opening
 
 PAIR = {"prompt": "p", "a": "x", "b": "y"}
@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def opening(*argv: str) -> tuple[Opening, LabelOpening]:
+def opening(*argv: str) -> tuple[Opening, SessionOptions]:
     opened = label.opening(parse(["label", *argv]))
     assert opened.label is not None
     return opened, opened.label
@@ -35,18 +35,16 @@ def opening(*argv: str) -> tuple[Opening, LabelOpening]:
 
 def begun(*argv: str) -> SessionPlan:
     """Return the plan of the session that the command line begins."""
-    choice = opening(*argv)[1].choice
-    assert choice is not None
-    assert choice.plan is not None
-    return choice.plan
+    plan = opening(*argv)[1].plan
+    assert plan is not None
+    return plan
 
 
-def left_open(choice: SessionChoice | None, labeller: str = "ann") -> int:
-    """Return the id of the chosen session, begun and left with an unjudged item."""
-    assert choice is not None
-    assert choice.plan is not None
+def left_open(options: SessionOptions) -> int:
+    """Return the id of the planned session, begun and left with an unjudged item."""
+    assert options.plan is not None
     with PreferenceStore(Path("preferences.db")) as store:
-        session = begin_session(store, labeller, choice.plan, choice.guidelines)
+        session = begin_session(store, "ann", options.plan, options.text)
         comparison = Comparison(prompt="p", completions=("x", "y"))
         session.put([Item(comparison=comparison, queue="samples", order=(0, 1))])
         return session.record.id
@@ -58,17 +56,16 @@ def test_every_queue_can_be_chosen_except_those_that_the_program_fills() -> None
 
 def test_without_options_the_screen_asks_and_nothing_is_made(folder: Path) -> None:
     opened, to_label = opening()
-    assert (opened.watch, to_label.choice) == (None, None)
-    assert (to_label.store, to_label.options.labeller) == (folder / "preferences.db", "")
-    assert not to_label.store.exists()
+    assert opened.watch is None
+    assert to_label == SessionOptions(store=folder / "preferences.db")
+    assert not (folder / "preferences.db").exists()
 
 
 def test_the_screen_begins_with_the_given_options() -> None:
     Path("g.md").write_text("Be fair.")
     _, to_label = opening("--labeller", "ann", "--guidelines", "g.md", "--limit", "9", "--repeats", "0.1")
-    assert to_label.choice is None
-    assert to_label.options.labeller == "ann"
-    assert (to_label.options.guidelines, to_label.options.limit, to_label.options.repeats) == ("g.md", 9, 0.1)
+    assert (to_label.plan, to_label.resume, to_label.labeller) == (None, 0, "ann")
+    assert (to_label.guidelines, to_label.limit, to_label.repeats) == ("g.md", 9, 0.1)
 
 
 def test_a_run_is_labelled_at_once_and_shown() -> None:
@@ -76,9 +73,8 @@ def test_a_run_is_labelled_at_once_and_shown() -> None:
     Path("g.md").write_text("Be fair.")
     opened, to_label = opening("--run", "a-0001", "--guidelines", "g.md", "--limit", "9")
     assert opened.watch == run
-    assert to_label.choice is not None
-    assert to_label.choice.guidelines == "Be fair."
-    plan = to_label.choice.plan
+    assert to_label.text == "Be fair."
+    plan = to_label.plan
     assert plan is not None
     assert [(queue.queue, queue.source) for queue in plan.queues] == [("samples", str(run))]
     assert (plan.limit, plan.repeats) == (9, 0.05)
@@ -100,16 +96,16 @@ def test_an_unfinished_session_is_continued_when_the_same_is_asked_again() -> No
     run_with_samples("a-0001")
     Path("g.md").write_text("Be fair.")
     same = ["--run", "a-0001", "--labeller", "ann", "--guidelines", "g.md"]
-    session = left_open(opening(*same)[1].choice)
-    assert opening(*same)[1].choice == SessionChoice(labeller="ann", resume=session)
+    session = left_open(opening(*same)[1])
+    again = opening(*same)[1]
+    assert (again.labeller, again.resume, again.plan) == ("ann", session, None)
     for others in (
         ["--run", "a-0001", "--labeller", "ann"],
         ["--run", "a-0001", "--labeller", "bob", "--guidelines", "g.md"],
         [*same, "--limit", "5"],
     ):
-        choice = opening(*others)[1].choice
-        assert choice is not None
-        assert choice.resume is None
+        assert opening(*others)[1].resume == 0
+        assert begun(*others)
 
 
 def test_a_new_session_asks_who_labels_if_that_may_be_somebody_else_than_last_time(
@@ -118,11 +114,12 @@ def test_a_new_session_asks_who_labels_if_that_may_be_somebody_else_than_last_ti
     monkeypatch.setenv("LOGNAME", "eve")
     folder = run_with_samples("a-0001")
     assert begun("--run", "a-0001").queues, "nobody else has labelled here"
-    session = left_open(opening("--run", "a-0001", "--labeller", "ann")[1].choice)
-    assert opening("--run", "a-0001")[1].choice == SessionChoice(labeller="ann", resume=session)
+    session = left_open(opening("--run", "a-0001", "--labeller", "ann")[1])
+    again = opening("--run", "a-0001")[1]
+    assert (again.labeller, again.resume) == ("ann", session)
     to_label = opening("--run", "a-0001", "--limit", "5")[1]
-    assert (to_label.choice, to_label.options.labeller, to_label.options.limit) == (None, "", 5)
-    assert to_label.options.run == folder.resolve()
+    assert (to_label.plan, to_label.resume, to_label.labeller, to_label.limit) == (None, 0, "", 5)
+    assert to_label.run == folder.resolve()
     assert begun("--run", "a-0001", "--limit", "5", "--labeller", "ann").limit == 5
     monkeypatch.setenv("LOGNAME", "ann")
     assert begun("--run", "a-0001", "--limit", "5").limit == 5
@@ -178,7 +175,7 @@ def test_the_workbench_is_opened_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(label, "open_workbench", open_workbench)
     assert label.run(parse(["label", "--labeller", "ann"])) == 7
     assert seen[0].label is not None
-    assert seen[0].label.options.labeller == "ann"
+    assert seen[0].label.labeller == "ann"
 
 
 def test_the_queue_of_flagged_items_asks_for_those_of_the_store(folder: Path) -> None:
@@ -189,16 +186,12 @@ def test_the_queue_of_flagged_items_asks_for_those_of_the_store(folder: Path) ->
         store.add(
             Preference(comparison=comparison, judgement=Judgement.chosen("a", labeller="ann", flags=("flagged",)))
         )
-    _, to_label = opening("--queue", "flagged")
-    assert to_label.choice is not None
-    assert to_label.choice.plan is not None
-    assert to_label.choice.plan.queues == (QueuePlan(queue="again", keys=(comparison.key,)),)
+    assert begun("--queue", "flagged").queues == (QueuePlan(queue="again", keys=(comparison.key,)),)
 
 
 def test_a_finished_session_is_begun_again() -> None:
     run_with_samples("a-0001")
-    choice = opening("--run", "a-0001", "--labeller", "ann")[1].choice
-    session = left_open(choice)
+    session = left_open(opening("--run", "a-0001", "--labeller", "ann")[1])
     with PreferenceStore(Path("preferences.db")) as store:
         opened = open_session(store, session)
         opened.label(opened.item(0), Judgement.chosen("a"))

@@ -16,7 +16,7 @@ from waiting import until
 
 from trainer.preferences.records import QueuePlan, SessionPlan, SessionRecord
 from workbench.kit.footer import KeyFooter
-from workbench.labelling.plans import SessionChoice, SessionOptions
+from workbench.labelling.plans import SessionOptions
 from workbench.labelling.start_screen import LabelStartScreen, QueueList
 
 PLAN = SessionPlan(queues=(QueuePlan(queue="samples", source="/runs/a-0001"),))
@@ -34,7 +34,7 @@ def record(number: int, labeller: str = "ann", **changes: Any) -> SessionRecord:
     return SessionRecord(id=number, labeller=labeller, **values | changes)
 
 
-async def begin_at_once(_: SessionChoice) -> str:
+async def begin_at_once(_: SessionOptions) -> str:
     return ""
 
 
@@ -56,7 +56,7 @@ def field(app: Host, name: str) -> Input:
 
 
 def plan(answer: object) -> SessionPlan:
-    assert isinstance(answer, SessionChoice)
+    assert isinstance(answer, SessionOptions)
     assert answer.plan is not None
     return answer.plan
 
@@ -81,7 +81,7 @@ async def test_enter_continues_the_newest_session_of_the_labeller_that_has_items
         assert [row.split("   ")[0] for row in starts(app)] == ["resume 3", "resume 2", "new session"]
         assert "resumes session 3 as ann" in status(app)
         await pilot.press("enter")
-        assert await app.answered(pilot) == SessionChoice(labeller="ann", resume=3)
+        assert await app.answered(pilot) == SessionOptions(labeller="ann", resume=3)
 
 
 async def test_the_keys_that_begin_and_choose_are_the_users() -> None:
@@ -175,8 +175,8 @@ async def test_guidelines_are_part_of_the_session_which_may_be_cancelled() -> No
     Path("g.md").write_text("Be fair.")
     asked: list[str] = []
 
-    async def begin(choice: SessionChoice) -> str | None:
-        asked.append(choice.guidelines)
+    async def begin(options: SessionOptions) -> str | None:
+        asked.append(options.text)
         return "" if len(asked) > 1 else None
 
     async with opened(start([run_with_samples("a-0001")], begin=begin)) as (app, pilot):
@@ -225,7 +225,7 @@ async def test_a_key_that_overtakes_the_message_about_a_field_uses_the_fields_co
         field(app, "labeller").value = "bob"
         begin()
         await app.answered(pilot)
-        assert (app.answer.labeller, app.answer.resume) == ("bob", None)
+        assert (app.answer.labeller, app.answer.resume) == ("bob", 0)
 
 
 async def test_the_screen_begins_with_the_options_of_the_command_line() -> None:

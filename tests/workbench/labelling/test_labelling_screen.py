@@ -30,7 +30,7 @@ from workbench.kit.banner import Banner
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.labelling.dialogs import GuidelinesScreen
 from workbench.labelling.pane import LabelPane
-from workbench.labelling.plans import LabelOpening, SessionChoice, SessionOptions, session_plan
+from workbench.labelling.plans import SessionOptions, session_plan
 from workbench.labelling.start_screen import LabelStartScreen
 from workbench.reward_model.pane import RewardModelPane
 from workbench.reward_model.training import quality_text
@@ -50,13 +50,10 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def opening(labeller: str = "anna", *, guidelines: str = "", limit: int = 0) -> LabelOpening:
-    """Return an opening that starts a session on the pairs at once."""
+def opening(labeller: str = "anna", *, guidelines: str = "", limit: int = 0) -> SessionOptions:
+    """Return options that start a session on the pairs at once."""
     plan = replace(session_plan(SessionOptions(data="pairs.jsonl", repeats=0, limit=limit)), seed=7)
-    choice = SessionChoice(labeller=labeller, plan=plan, guidelines=guidelines)
-    return LabelOpening(
-        store=Path("preferences.db").resolve(), choice=choice, options=SessionOptions(labeller=labeller)
-    )
+    return SessionOptions(labeller=labeller, plan=plan, text=guidelines, store=Path("preferences.db").resolve())
 
 
 def labels() -> list[tuple[str, str]]:
@@ -98,7 +95,7 @@ async def test_a_session_that_the_command_names_begins_and_resumes_at_the_same_i
         await until(pilot, lambda: pane.worker is None)
         assert "3 done" not in screen_text(screen)
     assert sorted(preferred[:4] for _, preferred in labels()) == ["bad ", "good", "good"]
-    again = replace(opening(), choice=SessionChoice(labeller="anna", resume=1))
+    again = replace(opening(), plan=None, resume=1)
     async with workbench(label=again) as (screen, pilot):
         await at_item(screen, pilot, 3)
         await until(pilot, lambda: "3 done" in screen_text(screen))

@@ -110,7 +110,19 @@ def opening(args: argparse.Namespace) -> Opening:
 
 def _options(args: argparse.Namespace, where: Path) -> SessionOptions:
     """Return the options; a run or a reward model that is needed but not named is the newest one."""
-    queues = tuple(_weighted(text) for text in args.queues)
+    queues: list[tuple[UserQueue, float]] = []
+    for text in args.queues:
+        name, equals, weight = text.partition("=")
+        queue = next((queue for queue in QUEUES if queue == name), None)
+        if queue is None:
+            raise UsageError(f"--queue {text}: must be one of {', '.join(QUEUES)}")
+        try:
+            value = float(weight) if equals else 1.0
+        except ValueError:
+            value = math.nan
+        if not 0 < value < math.inf:
+            raise UsageError(f"--queue {text}: the weight must be a number above 0, as in {name}=2")
+        queues.append((queue, value))
     names = {queue for queue, _ in queues}
     if len(names) < len(queues):
         raise UsageError("--queue: a queue is named twice; give it one weight")
@@ -122,7 +134,7 @@ def _options(args: argparse.Namespace, where: Path) -> SessionOptions:
         run = run or next(iter(found.runs), None)
         model = model or next(iter(found.models), None)
     return SessionOptions(
-        queues=queues,
+        queues=tuple(queues),
         run=run,
         data=args.data or "",
         columns=tuple(args.columns),
@@ -131,20 +143,6 @@ def _options(args: argparse.Namespace, where: Path) -> SessionOptions:
         repeats=REPEATS if args.repeats is None else args.repeats,
         guidelines=args.guidelines or "",
     )
-
-
-def _weighted(text: str) -> tuple[UserQueue, float]:
-    name, equals, weight = text.partition("=")
-    queue = next((queue for queue in QUEUES if queue == name), None)
-    if queue is None:
-        raise UsageError(f"--queue {text}: must be one of {', '.join(QUEUES)}")
-    try:
-        value = float(weight) if equals else 1.0
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise UsageError(f"--queue {text}: the weight must be a number above 0, as in {name}=2")
-    return queue, value
 
 
 def _read_store(path: Path) -> tuple[list[SessionRecord], tuple[str, ...]]:

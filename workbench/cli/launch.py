@@ -77,7 +77,13 @@ def run(args: argparse.Namespace) -> int:
     last = 65536 - args.local
     if args.port is not None and not 1 <= args.port <= last:
         raise UsageError(f"--port gives {args.port}; use a number from 1 to {last:,}, for the {args.local} ranks")
-    launcher, port = Path(sysconfig.get_path("scripts"), "mlx.launch"), args.port or _free_port(args.local)
+    launcher, port = Path(sysconfig.get_path("scripts"), "mlx.launch"), args.port
+    for first in range(32323, 60000, args.local) if port is None else ():  # the first free ones in a row
+        with contextlib.ExitStack() as sockets:
+            tried = [sockets.enter_context(socket.socket()) for _ in range(args.local)]
+            if all(one.connect_ex(("127.0.0.1", first + place)) for place, one in enumerate(tried)):
+                port = first
+                break
     options = ["--repeat-hosts", str(args.local), "--backend", "ring", "--starting-port", str(port)]
     process = subprocess.Popen(
         [str(launcher), *options, "--", *own_command("--no-ui", *args.rest)],
@@ -107,14 +113,3 @@ def run(args: argparse.Namespace) -> int:
                 found = int(ended[2] or -signal.SIGTERM)
                 code = found if found >= 0 else 128 - found
         return process.wait() or code
-
-
-def _free_port(count: int) -> int:
-    """Return the first of `count` ports in a row that nobody on this machine listens on, for two runs at a time."""
-
-    def is_free(port: int) -> bool:
-        with socket.socket() as one:
-            return one.connect_ex(("127.0.0.1", port)) != 0
-
-    ports = range(32323, 60000, count)
-    return next(first for first in ports if all(is_free(port) for port in range(first, first + count)))

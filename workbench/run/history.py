@@ -161,16 +161,12 @@ class History:
         width = min(max(width, 0), size)
         if not width:
             return []
-        if (key := (name, width, start, stop)) not in self._buckets:
-            if len(self._buckets) >= _KEPT_BUCKETS:
-                self._buckets.clear()
-            self._buckets[key] = self._summaries(column, width, start, stop)
-        return self._buckets[key]
-
-    def _summaries(self, column: array[float], width: int, start: int, stop: int) -> list[Bucket]:
+        if (key := (name, width, start, stop)) in self._buckets:
+            return self._buckets[key]
+        if len(self._buckets) >= _KEPT_BUCKETS:
+            self._buckets.clear()
         import numpy as np
 
-        size = stop - start
         edges = np.arange(width + 1) * size // width
         firsts, counts = edges[:-1], np.diff(edges)
         values = np.array(column[start:stop])
@@ -186,7 +182,8 @@ class History:
         known = finites > 0
         summaries = [np.where(known, numbers, np.nan) for numbers in (lows, highs, means, values[lasts])]
         places = (firsts + start, firsts + start + counts - 1, counts - finites)
-        return list(map(Bucket, *(array.tolist() for array in (*summaries, *places))))
+        self._buckets[key] = list(map(Bucket, *(array.tolist() for array in (*summaries, *places))))
+        return self._buckets[key]
 
     def range_of(self, name: str) -> tuple[float, float]:
         """Return the least and the greatest finite value of `name`; NaN if there is none."""

@@ -129,8 +129,33 @@ def read_token_sample(folder: RunFolder, key: SampleKey) -> TokenSample:
     rows = read_samples(path, ("row",))["row"].to_pylist()
     if key.row not in rows:
         raise StorageError(f"samples '{path}' have no row {key.row}: they were rewritten; go back to the list")
-    with _reporting_damage(path):
-        return _token_sample(key, _read_row(path, rows.index(key.row)))
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    place, group = rows.index(key.row), 0
+    with _reporting_damage(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        while place >= (count := file.metadata.row_group(group).num_rows):  # the other groups are left unread
+            place, group = place - count, group + 1
+        fields = [field for field in sample_schema() if field.name in file.schema_arrow.names]
+        read = file.read_row_group(group, columns=[field.name for field in fields]).slice(place, 1)
+        metadata = file.schema_arrow.metadata
+        table = pa.table([read[field.name].cast(field.type) for field in fields], schema=pa.schema(fields, metadata))
+        table.validate(full=True)
+        row = {name: value for name, value in table.to_pylist()[0].items() if value is not None}
+    tokens = _ids(row.get("tokens", []))
+    count = len(tokens)
+    return TokenSample(
+        key=key,
+        **{name: row[name] for name in _AS_STORED if name in row},
+        parts={part["source"]: _number(part["score"]) for part in row.get("parts", [])},
+        prompt_tokens=_ids(row.get("prompt_tokens", [])),
+        tokens=tokens,
+        texts=_texts(tokens, row.get("token_texts", [])),
+        numbers={name: _fitted(_numbers(row[name]), count, math.nan) for name in TOKEN_COLUMNS if name in row},
+        ratios=_fitted([_numbers(passes or []) for passes in row["ratios"]], count, []) if "ratios" in row else [],
+        alternatives=_Alternatives(row, count) if "top_tokens" in row else [],
+        settings=sample_settings(metadata),
+    )
 
 
 def read_channel_columns(folder: RunFolder, iteration: int, names: Sequence[str]) -> dict[str, list[float]]:
@@ -177,42 +202,6 @@ def _reporting_damage(path: Path) -> Iterator[None]:
     except (OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0]
         raise StorageError(f"samples '{path}' are damaged ({reason}): delete the file") from None
-
-
-def _read_row(path: Path, place: int) -> pa.Table:
-    """Read one row: the columns of the schema that the file has, cast to it."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        group = 0
-        while place >= (rows := file.metadata.row_group(group).num_rows):  # the other groups are left unread
-            place, group = place - rows, group + 1
-        fields = [field for field in sample_schema() if field.name in file.schema_arrow.names]
-        read = file.read_row_group(group, columns=[field.name for field in fields]).slice(place, 1)
-        metadata = file.schema_arrow.metadata
-    row = pa.table([read[field.name].cast(field.type) for field in fields], schema=pa.schema(fields, metadata))
-    row.validate(full=True)
-    return row
-
-
-def _token_sample(key: SampleKey, table: pa.Table) -> TokenSample:
-    """Build the record of the only row of `table`, which may lack columns."""
-    row = {name: value for name, value in table.to_pylist()[0].items() if value is not None}
-    tokens = _ids(row.get("tokens", []))
-    count = len(tokens)
-    return TokenSample(
-        key=key,
-        **{name: row[name] for name in _AS_STORED if name in row},
-        parts={part["source"]: _number(part["score"]) for part in row.get("parts", [])},
-        prompt_tokens=_ids(row.get("prompt_tokens", [])),
-        tokens=tokens,
-        texts=_texts(tokens, row.get("token_texts", [])),
-        numbers={name: _fitted(_numbers(row[name]), count, math.nan) for name in TOKEN_COLUMNS if name in row},
-        ratios=_fitted([_numbers(passes or []) for passes in row["ratios"]], count, []) if "ratios" in row else [],
-        alternatives=_Alternatives(row, count) if "top_tokens" in row else [],
-        settings=sample_settings(table.schema.metadata),
-    )
 
 
 class _Alternatives(Sequence[Sequence[Alternative]]):

@@ -112,7 +112,17 @@ class RunView:
                     self.marks.pop()
                 self._mark(event.iteration, "evaluation", in_brief(event))
             case Alert() | RolledBack():
-                self._add_alert(event)
+                if isinstance(event, DataChanged):
+                    self.evaluations.clear()
+                    self.history.forget_evaluations()
+                _keep(self.alerts, event)
+                self.alerts_seen += 1
+                if isinstance(event, Alarm):
+                    same = (place for place, other in enumerate(self.alarms) if other.iteration == event.iteration)
+                    self.alarms.insert(next(same, len(self.alarms)), event)
+                kinds: dict[type[Event], MarkKind] = {RolledBack: "rollback", Alarm: "alarm", Decision: "decision"}
+                level = "" if isinstance(event, RolledBack | Decision) else event.level
+                self._mark(event.iteration, kinds.get(type(event), "alert"), alert_text(event), level)
             case SettingChanged():
                 _keep(self.settings, event)
                 if event.key == "ppo.kl_target" and self.kl_target is not None and isinstance(event.value, float):
@@ -175,8 +185,21 @@ class RunView:
             for each in fields(self):
                 setattr(self, each.name, getattr(fresh, each.name))
         else:
-            self._go_back_to(event.resumed_at)
-            self._mark(max(event.resumed_at, 0), "resumed", resumption(event.resumed_at))
+            resumed_at = event.resumed_at  # what came after that checkpoint will be done again
+            self.history.cut(resumed_at)
+            if self.last is not None and self.last.iteration > resumed_at:
+                kept = self.previous is not None and self.previous.iteration <= resumed_at
+                self.last, self.previous = (self.previous if kept else None), None
+            if self.samples is not None and self.samples.iteration > resumed_at:
+                self.samples = None
+            if self.judged is not None and self.judged.iteration > resumed_at:
+                self.judged = None
+            done_again: tuple[list[Any], ...] = (self.evaluations, self.held_out, self.checkpoints, self.alarms)
+            for events in done_again:
+                events[:] = [event for event in events if event.iteration <= resumed_at]
+            self.alerts[:] = [a for a in self.alerts if a.iteration <= resumed_at or type(a) is Alert]
+            self.marks[:] = [m for m in self.marks if m.iteration <= resumed_at or m.kind not in _REDONE]
+            self._mark(max(resumed_at, 0), "resumed", resumption(resumed_at))
         if not self.history:
             self.history = History(event.run_kind)
         self.started = event
@@ -184,22 +207,6 @@ class RunView:
         self.phase = None
         self.state = "loading"
         self.is_starting = False
-
-    def _go_back_to(self, iteration: int) -> None:
-        """Drop what came after the checkpoint of `iteration`: it will be done again."""
-        self.history.cut(iteration)
-        if self.last is not None and self.last.iteration > iteration:
-            kept = self.previous is not None and self.previous.iteration <= iteration
-            self.last, self.previous = (self.previous if kept else None), None
-        if self.samples is not None and self.samples.iteration > iteration:
-            self.samples = None
-        if self.judged is not None and self.judged.iteration > iteration:
-            self.judged = None
-        done_again: tuple[list[Any], ...] = (self.evaluations, self.held_out, self.checkpoints, self.alarms)
-        for events in done_again:
-            events[:] = [event for event in events if event.iteration <= iteration]
-        self.alerts[:] = [a for a in self.alerts if a.iteration <= iteration or type(a) is Alert]
-        self.marks[:] = [m for m in self.marks if m.iteration <= iteration or m.kind not in _REDONE]
 
     def _add(self, event: Numbers) -> None:
         if (kind := kind_of(event)) != self.history.kind:
@@ -213,19 +220,6 @@ class RunView:
             self.previous = None
         self.last = event
         self.phase = None
-
-    def _add_alert(self, event: Alert | RolledBack) -> None:
-        if isinstance(event, DataChanged):
-            self.evaluations.clear()
-            self.history.forget_evaluations()
-        _keep(self.alerts, event)
-        self.alerts_seen += 1
-        if isinstance(event, Alarm):
-            same = (place for place, other in enumerate(self.alarms) if other.iteration == event.iteration)
-            self.alarms.insert(next(same, len(self.alarms)), event)
-        kinds: dict[type[Event], MarkKind] = {RolledBack: "rollback", Alarm: "alarm", Decision: "decision"}
-        level = "" if isinstance(event, RolledBack | Decision) else event.level
-        self._mark(event.iteration, kinds.get(type(event), "alert"), alert_text(event), level)
 
     def _end(self, event: RunEnded) -> None:
         self.ended = event

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import ClassVar
 
@@ -63,7 +63,12 @@ def curve_lines(metric: Metric, curves: Sequence[Curve], width: int, height: int
     canvas = Canvas(columns, rows)
     for role, begin, values in reversed(curves):  # the first one lies on top
         places = [(begin - first + place) / max(final - first, 1) for place in range(len(values))]
-        points = _points(places, values, scale.position, columns * DOTS_ACROSS, rows * DOTS_DOWN)
+        across, down = columns * DOTS_ACROSS - 1, rows * DOTS_DOWN - 1
+        points = [
+            (round(place * across), round((1 - scale.position(value)) * down))
+            for place, value in zip(places, values, strict=True)
+            if math.isfinite(value)
+        ]
         for one, other in pairwise(points):
             canvas.line(one, other, role)
     marks = ticks(scale, max(rows // 3, 2))
@@ -75,17 +80,6 @@ def curve_lines(metric: Metric, curves: Sequence[Curve], width: int, height: int
         lines.append([(f"{fit(label, _LABELS - 1, right=True)}│", "axis"), *cells])
     lines.append([(f"{' ' * (_LABELS - 1)}└{first}{final:>{max(columns - len(str(first)), 0)}}", "axis")])
     return lines
-
-
-def _points(
-    places: Sequence[float], values: Sequence[float], position: Callable[[float], float], across: int, down: int
-) -> list[tuple[int, int]]:
-    """Return the dots of the finite values, from left to right. places: of the values, from 0 to 1."""
-    return [
-        (round(place * (across - 1)), round((1 - position(value)) * (down - 1)))
-        for place, value in zip(places, values, strict=True)
-        if math.isfinite(value)
-    ]
 
 
 class RunCurves(Drawn):

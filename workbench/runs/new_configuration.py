@@ -56,7 +56,11 @@ class SetupQuestion(NamedTuple):
 def questions(reward_models: Sequence[Path]) -> list[SetupQuestion]:
     """Return the questions. reward_models: the folders of those in this workspace, the newest first."""
     models = [
-        Option(visible(folder.name), "reward model trained here", partial(_reward_model, folder))
+        Option(
+            visible(folder.name),
+            "reward model trained here",
+            lambda _, folder=folder: _source({"kind": "model", "path": str(folder)}),  # type: ignore[misc]
+        )
         for folder in reward_models
     ]
     return [
@@ -86,7 +90,12 @@ def questions(reward_models: Sequence[Path]) -> list[SetupQuestion]:
             [
                 Option("Cheerful words", "the sentiment lexicon, packaged", lambda _: _source("lexicon")),
                 Option("A length", "responses near a number of tokens", _length, "tokens, such as 40"),
-                Option("A pattern", "responses in which a regular expression is found", _pattern, "regular expression"),
+                Option(
+                    "A pattern",
+                    "responses in which a regular expression is found",
+                    lambda text: _source({"kind": "regex", "pattern": text}),
+                    "regular expression",
+                ),
                 *models,
                 Option("Your own function", "in a Python file", _function, "rewards.py:score"),
             ],
@@ -139,11 +148,6 @@ def _length(text: str) -> Settings:
     return _source({"kind": "length", "target": int(text)})
 
 
-def _pattern(text: str) -> Settings:
-    """Check a regular expression."""
-    return _source({"kind": "regex", "pattern": text})
-
-
 def _function(text: str) -> Settings:
     """Check that a Python file has the function, without running it. `rewards.py` alone means its only function."""
     file, _, name = text.partition(":")
@@ -165,10 +169,6 @@ def _function(text: str) -> Settings:
         wanted = f"'{file}' has no function '{name}'" if name else f"name a function of '{file}'"
         raise UsageError(f"{wanted}: {found}")
     return _source(f"{file}:{name}")
-
-
-def _reward_model(folder: Path, _: str) -> Settings:
-    return _source({"kind": "model", "path": str(folder)})
 
 
 def _source(source: object) -> Settings:

@@ -23,7 +23,6 @@ from workbench.labelling.plans import SessionOptions
 from workbench.labelling.start_screen import LabelStartScreen
 from workbench.labelling.transfer import ExportPreferencesScreen, ImportPreferencesScreen
 from workbench.run.sample_table import Sample, SampleKey
-from workbench.runs.new_configuration import SetupScreen, questions
 from workbench.samples.advantage_screen import AdvantageScreen
 from workbench.samples.ask_screen import AskScreen
 from workbench.samples.prompt_history import PromptHistoryScreen
@@ -61,7 +60,6 @@ DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
     PromptHistoryScreen: lambda: PromptHistoryScreen(RunFolder(Path("runs/past")), SAMPLE),
     RunQuestion: lambda: RunQuestion(Plan("Start this run?", [("model", "starter")], ["wide"]), "Start run"),
     QuitScreen: lambda: QuitScreen("a run"),
-    SetupScreen: lambda: SetupScreen(questions([])[0], 1, 3),
     TextPromptScreen: lambda: TextPromptScreen("Name", "", lambda _: ""),
     TrustScreen: lambda: TrustScreen([Code("rewards.py", "0" * 64, "def score(): ...")]),
     UnsavedScreen: lambda: UnsavedScreen("my.toml"),

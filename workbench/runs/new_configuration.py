@@ -1,4 +1,4 @@
-"""The three questions of a new configuration: their answers, the checks of what was typed, and the dialog of each."""
+"""The three questions of a new configuration: their answers, and the checks of what was typed."""
 
 from __future__ import annotations
 
@@ -8,21 +8,16 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
-from textual import on, work
-from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.content import Content
-from textual.widgets import Input, OptionList, Static
+from textual.app import App
 
 from trainer.config.problems import located_problems
 from trainer.config.schema import DataConfig
 from trainer.data import load_prompts, shipped_sets
 from trainer.data.readers import source_rows
 from trainer.errors import TrainerError, UsageError
-from workbench.kit.dialog import Dialog, PlainInput
+from workbench.kit.dialog import AnswerScreen, Reply, TextPromptScreen
 from workbench.text import visible
 
 _ROWS = 20  # rows of a file of prompts that are read
@@ -46,15 +41,8 @@ class Option(NamedTuple):
     field: str = ""
 
 
-class SetupQuestion(NamedTuple):
-    """A question with its answers."""
-
-    title: str
-    options: Sequence[Option]
-
-
-def questions(reward_models: Sequence[Path]) -> list[SetupQuestion]:
-    """Return the questions. reward_models: the folders of those in this workspace, the newest first."""
+def questions(reward_models: Sequence[Path]) -> list[tuple[str, list[Option]]]:
+    """Return the questions with their answers. reward_models: the folders of those in this workspace, newest first."""
     models = [
         Option(
             visible(folder.name),
@@ -64,14 +52,14 @@ def questions(reward_models: Sequence[Path]) -> list[SetupQuestion]:
         for folder in reward_models
     ]
     return [
-        SetupQuestion(
+        (
             "Which model?",
             [
                 Option("Starter", "SmolLM2-135M: trains on a laptop", lambda _: {"model.path": "starter"}),
                 Option("Another model", "a folder, or a name on the Hugging Face hub", _model, "folder or owner/name"),
             ],
         ),
-        SetupQuestion(
+        (
             "Which prompts?",
             [
                 Option(
@@ -85,7 +73,7 @@ def questions(reward_models: Sequence[Path]) -> list[SetupQuestion]:
                 ),
             ],
         ),
-        SetupQuestion(
+        (
             "What is rewarded?",
             [
                 Option("Cheerful words", "the sentiment lexicon, packaged", lambda _: _source("lexicon")),
@@ -196,100 +184,41 @@ def _expanded(text: str) -> Path:
     return path
 
 
-class Given(NamedTuple):
-    """An answer: its place in the list, the text that was typed, and the settings that it stands for."""
+async def ask_for_settings(app: App[Any], reward_models: Sequence[Path]) -> Settings | None:
+    """Ask the questions one after the other; return what the answers stand for, or None if the user closes the first.
 
-    place: int
-    text: str
-    settings: Settings
-
-
-class SetupScreen(Dialog[Given | None]):
-    """Asks one question. Its result is the answer, once that has been checked; None to go back.
-
-    number, count: of the question. before: the answer when it was asked the last time.
+    Escape goes back. What was typed is there again.
     """
-
-    TITLE = "New configuration"
-    HELP = "Three questions: model, prompts, reward. The answers open in Config as unsaved changes."
-    DOCS = "quickstart"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "back", id="setup.back", tooltip="Go back one question; before the first, close"),
-    ]
-
-    def __init__(self, question: SetupQuestion, number: int, count: int, before: Given | None = None) -> None:
-        super().__init__()
-        self._question, self._number, self._count = question, number, count
-        self._before = before
-
-    def compose(self) -> ComposeResult:
-        options = self._question.options
-        wide = max(len(option.title) for option in options) + 2
-        with Vertical(classes="dialog"):
-            heading = f"New configuration, {self._number} of {self._count}: {self._question.title}"
-            yield Static(heading, markup=False, classes="question")
-            yield OptionList(
-                *(Content.assemble((f"{option.title:{wide}}", "bold"), option.text) for option in options),
-                compact=True,
+    asked, answers, typed = questions(reward_models), list[Settings](), dict[str, str]()
+    while len(answers) < len(asked):
+        title, options = asked[len(answers)]
+        heading = f"New configuration, {len(answers) + 1} of {len(asked)}: {title}"
+        replies = [Reply(str(place), option.title, option.text) for place, option in enumerate(options)]
+        chosen = await app.push_screen_wait(AnswerScreen(heading, replies))
+        if chosen is None and not answers:
+            return None
+        if chosen is None:
+            answers.pop()
+        elif (option := options[int(chosen)]).field:
+            found: Settings = {}
+            prompt = TextPromptScreen(
+                f"{option.title}: {option.field}",
+                typed.get(title, ""),
+                lambda text: "" if text.strip() else "Enter a text",
+                partial(_accepted, option, found),
             )
-            yield PlainInput(self._before.text if self._before else "", compact=True)
-            yield Static(markup=False, classes="detail")
-
-    def on_mount(self) -> None:
-        listed = self.query_one(OptionList)
-        listed.highlighted = self._before.place if self._before else 0
-        listed.focus()
-        self._show_field()
-
-    @property
-    def _option(self) -> Option:
-        return self._question.options[self.query_one(OptionList).highlighted or 0]
-
-    @on(OptionList.OptionHighlighted)
-    @on(Input.Changed)
-    def _show_field(self) -> None:
-        """Show the text field if the answer under the cursor needs one, and what enter does."""
-        field = self.query_one(PlainInput)
-        field.display = bool(self._option.field)
-        field.placeholder = self._option.field
-        self.workers.cancel_group(self, "check")
-        last = self._number == self._count
-        self._say(
-            self.hint(
-                ("enter", "open in Config" if last else "next question"),
-                ("setup.back", "cancel" if self._number == 1 else "back"),
-            )
-        )
-
-    @on(OptionList.OptionSelected)
-    def _choose(self) -> None:
-        self._show_field()
-        field = self.query_one(PlainInput)
-        if self._option.field and not field.value.strip():
-            field.focus()
+            if (text := await app.push_screen_wait(prompt)) is not None:
+                typed[title] = text
+                answers.append(found)
         else:
-            self._check()
+            answers.append(option.settings(""))
+    return {key: value for answer in answers for key, value in answer.items()}
 
-    @on(Input.Submitted)
-    def _submit(self) -> None:
-        if self.query_one(PlainInput).value.strip():
-            self._check()
-        else:
-            self._say(Content(f"✖ Enter {self._option.field}"))
 
-    @work(exclusive=True, group="check")
-    async def _check(self) -> None:
-        place = self.query_one(OptionList).highlighted or 0
-        option, text = self._option, self.query_one(PlainInput).value.strip()
-        self._say(Content("Checking …"))
-        try:
-            settings = await asyncio.to_thread(partial(option.settings, text))
-        except TrainerError as error:
-            self._say(Content(f"✖ {visible(' '.join(str(error).split()))}"))
-            if option.field:
-                self.query_one(PlainInput).focus()
-            return
-        self.dismiss(Given(place, text, settings))
-
-    def _say(self, line: Content) -> None:
-        self.query_one(".detail", Static).update(line)
+async def _accepted(option: Option, found: Settings, text: str) -> str:
+    """Put the settings of what was typed into `found`; return why it cannot be used, if it cannot."""
+    try:
+        found |= await asyncio.to_thread(option.settings, text.strip())
+    except TrainerError as error:
+        return " ".join(str(error).split())
+    return ""

@@ -21,7 +21,7 @@ from workbench.labelling.plans import labelling_material
 from workbench.run.run_on_disk import RunOnDisk
 from workbench.run.sentences import title, urgent_first
 from workbench.run.supervisor import Found, Request
-from workbench.runs.new_configuration import Given, SetupScreen, questions
+from workbench.runs.new_configuration import ask_for_settings
 from workbench.screen.dialogs import (
     Plan,
     RunQuestion,
@@ -267,17 +267,9 @@ class Steering:
             return
         panes = self._panes
         material = await panes.tried(asyncio.to_thread(labelling_material, panes.runs_dir), "configuration")
-        asked = questions(material.models if material else [])
-        given: dict[int, Given] = {}
-        number = 0
-        while number < len(asked):
-            screen = SetupScreen(asked[number], number + 1, len(asked), given.get(number))
-            if (answer := await panes.app.push_screen_wait(screen)) is not None:
-                given[number] = answer
-            elif not number:
-                return
-            number += 1 if answer is not None else -1
-        settings = {key: value for answer in given.values() for key, value in answer.settings.items()}
+        models = material.models if material else []
+        if not (settings := await panes.tried(ask_for_settings(panes.app, models), "configuration")):
+            return
         source = self._config.document.path or "quickstart"
         document = await panes.tried(asyncio.to_thread(ConfigDocument.open, source), "configuration")
         if document is not None:

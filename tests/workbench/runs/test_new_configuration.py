@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.widgets import Input, OptionList
+from textual.widgets import Input
 from waiting import until
 from workbench_app import HOME, screen_text, workbench
 
 from trainer.config import validate
 from trainer.errors import TrainerError
 from workbench.config.pane import ConfigPane
-from workbench.kit.dialog import ConfirmScreen
-from workbench.runs.new_configuration import Option, SetupScreen, questions
+from workbench.kit.dialog import AnswerScreen, ConfirmScreen
+from workbench.runs.new_configuration import Option, questions
 from workbench.runs.table import HomeChoices
 
 
@@ -25,9 +25,8 @@ def _settings_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def option(title: str, reward_models: tuple[Path, ...] = ()) -> Option:
-    found = [one for question in questions(reward_models) for one in question.options if one.title == title]
-    assert len(found) == 1
-    return found[0]
+    (found,) = [one for _, options in questions(reward_models) for one in options if one.title == title]
+    return found
 
 
 def write_files() -> None:
@@ -120,7 +119,7 @@ def test_what_would_not_train_is_refused_with_the_reason(title: str, text: str, 
 
 
 def asked(screen: Any, number: int) -> bool:
-    return isinstance(screen.app.screen, SetupScreen) and f"{number} of 3" in screen_text(screen.app.screen)
+    return isinstance(screen.app.screen, AnswerScreen) and f"{number} of 3" in screen_text(screen.app.screen)
 
 
 async def test_three_questions_make_a_configuration_that_opens_with_its_changes_shown() -> None:
@@ -138,13 +137,17 @@ async def test_three_questions_make_a_configuration_that_opens_with_its_changes_
         await until(pilot, lambda: asked(screen, 2))
         await pilot.press("escape")
         await until(pilot, lambda: asked(screen, 1))
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: isinstance(screen.app.screen.focused, Input))
         assert screen.app.screen.query_one(Input).value == "model"
-        assert screen.app.screen.query_one(OptionList).highlighted == 1
+        await pilot.press("escape")
+        await until(pilot, lambda: asked(screen, 1))
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: isinstance(screen.app.screen.focused, Input))
         await pilot.press("enter")
         await until(pilot, lambda: asked(screen, 2))
         await pilot.press("enter")
         await until(pilot, lambda: asked(screen, 3))
-        assert "open in Config" in screen_text(screen.app.screen)
         await pilot.press("down", "enter")
         await until(pilot, lambda: isinstance(screen.app.screen.focused, Input))
         await pilot.press("4", "0", "enter")

@@ -294,15 +294,13 @@ def prune_checkpoints(folder: RunFolder, keep: int) -> list[Path]:
     best = best_checkpoint(folder)
     old = checkpoints(folder).paths[:-keep] if keep else []
     old = [path for path in old if path != best and not path.with_name(f".{path.name}.used").exists()]
-    try:
+    with storage_error("cannot delete old checkpoints", "delete them by hand"):
         for path in left_behind(folder.checkpoints, "removed"):
             remove(path)
         for path in old:
             # Renamed first: after a kill half-way it no longer counts as a checkpoint, and the next call removes it.
             path.rename(removed := path.with_name(f".{path.name}.removed"))
             remove(removed)
-    except OSError as error:
-        raise StorageError(f"cannot delete old checkpoints: {error}; delete them by hand") from None
     return old
 
 

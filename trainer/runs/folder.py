@@ -213,13 +213,11 @@ def read_config(folder: RunFolder) -> dict[str, Any]:
 
     Raises StorageError if the file cannot be read, is not TOML, or was written by a newer version.
     """
-    try:
-        return CONFIG_FORMAT.current(read_toml(folder.config), f"'{folder.config}'")
-    except OSError as error:
-        reason = error.strerror or str(error)
-    except ValueError as error:
-        reason = str(error)
-    raise StorageError(f"cannot read '{folder.config}': {reason}; fix the file")
+    with storage_error(f"cannot read '{folder.config}'", "fix the file"):
+        try:
+            return CONFIG_FORMAT.current(read_toml(folder.config), f"'{folder.config}'")
+        except ValueError as error:
+            raise StorageError(f"cannot read '{folder.config}': {error}; fix the file") from None
 
 
 def check_name_is_free(config: AnyConfig) -> None:
@@ -284,12 +282,10 @@ def open_to_train(path_or_name: str | Path, runs_dir: Path) -> RunFolder:
 
 def run_folders(runs_dir: Path) -> list[RunFolder]:
     """Return the folders in `runs_dir` by name, without hidden ones; none if there is no such folder."""
-    try:
+    paths: list[Path] = []
+    listing = storage_error(f"cannot list runs in '{runs_dir}'", "choose another folder")
+    with listing, contextlib.suppress(FileNotFoundError):
         paths = sorted(path for path in runs_dir.iterdir() if path.is_dir() and not path.name.startswith("."))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise StorageError(f"cannot list runs in '{runs_dir}': {error.strerror}; choose another folder") from None
     return [RunFolder(path) for path in paths]
 
 

@@ -52,7 +52,8 @@ def slow_policy_loss(
 @pytest.mark.parametrize("high", [None, 0.5, 0.05])
 @pytest.mark.parametrize("dual", [None, 1.5, 3.0])
 def test_a_separate_upper_bound_and_a_second_clip_match_the_papers(high: float | None, dual: float | None) -> None:
-    logprobs, old, advantages = normal(300), normal(300, seed=1), normal(300, seed=2)
+    logprobs = mx.concatenate([normal(300), mx.array([40.0, 40.0, -40.0])])
+    old, advantages = normal(303, seed=1), mx.concatenate([normal(300, seed=2), mx.array([-2.0, 2.0, 2.0])])
     found = maths.clipped_policy_loss(logprobs, old, advantages, clip=0.2, clip_high=high, dual_clip=dual)
     close(found, slow_policy_loss(float64(logprobs) - float64(old), float64(advantages), 0.2, high, dual))
 
@@ -75,12 +76,6 @@ def test_the_gradient_ends_at_each_bound_and_only_there(ratio: float, advantage:
         )
 
     assert mx.grad(loss)(mx.array(math.log(ratio))).item() == pytest.approx(slope, abs=1e-5)
-
-
-def test_no_bad_token_costs_more_than_the_second_clip_allows_and_good_ones_are_left_alone() -> None:
-    log_ratio, advantages = mx.array([40.0, 40.0, -40.0]), mx.array([-2.0, 2.0, 2.0])
-    found = maths.clipped_policy_loss(log_ratio, mx.zeros(3), advantages, clip=0.2, dual_clip=3.0)
-    close(found, [6.0, -2.4, 0.0])
 
 
 # Weights for the sampler

@@ -1,4 +1,4 @@
-"""The losses of preferences against closed forms, slow float64 versions and finite differences."""
+"""The losses of preferences, DPO's among them, against closed forms, slow float64 versions and finite differences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from trainer.maths import bradley_terry_loss, davidson_logprobs, plackett_luce_loss
+from trainer.maths import (
+    bradley_terry_loss,
+    davidson_logprobs,
+    dpo_loss,
+    ipo_loss,
+    kl_divergence,
+    plackett_luce_loss,
+)
 
 RNG = np.random.default_rng(3)
 
@@ -145,3 +152,118 @@ def test_a_ranking_without_a_choice_costs_nothing_and_has_a_finite_gradient() ->
     np.testing.assert_array_equal(
         gradient(lambda x: plackett_luce_loss(x, ranks, mask).sum(), np.array([[2.0, 1.0]])), [[0, 0]]
     )
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 1, 3)])
+def test_davidsons_distribution_is_the_same_whatever_the_shape_of_the_leads(shape: tuple[int, ...]) -> None:
+    lead = mx.array(np.random.default_rng(1).normal(0, 2, shape).astype(np.float32))
+    found = davidson_logprobs(lead, mx.array(0.3))
+    assert found.shape == (*shape, 3)
+    one_by_one = [davidson_logprobs(each[None], mx.array(0.3))[0] for each in lead.reshape(-1)]
+    np.testing.assert_allclose(np.array(found).reshape(-1, 3), np.array(mx.stack(one_by_one)), atol=1e-6)
+
+
+def test_the_ranking_loss_is_taken_over_members_and_never_over_rankings() -> None:
+    """There are as many rankings as members, so that mixed-up axes show in the numbers."""
+    rewards = mx.array([[0.3, 1.9, -0.4], [2.0, 0.1, 0.5], [-1.0, 0.2, 3.0]])
+    ranks, mask = mx.array([[0, 1, 2], [1, 0, 1], [2, 0, 1]]), mx.array([[1, 1, 1], [1, 1, 1], [1, 1, 0]])
+    together = plackett_luce_loss(rewards, ranks, mask)
+    alone = [plackett_luce_loss(*(x[row : row + 1] for x in (rewards, ranks, mask))) for row in range(3)]
+    np.testing.assert_allclose(np.array(together), np.array(mx.concatenate(alone)), atol=1e-6)
+
+
+@pytest.mark.parametrize(("reward", "rank"), [(3.0, 0), (3.0, 1), (-3.0, 1), (0.0, 9)])
+def test_a_place_that_is_not_a_member_never_changes_a_ranking_loss(reward: float, rank: int) -> None:
+    members = plackett_luce_loss(mx.array([[-1.0, 0.2]]), mx.array([[2, 0]]), mx.ones((1, 2)))
+    padded = mx.array([[-1.0, 0.2, reward]]), mx.array([[2, 0, rank]]), mx.array([[1, 1, 0]])
+    assert plackett_luce_loss(*padded).item() == pytest.approx(members.item(), rel=1e-6)
+
+
+# DPO, IPO and the divergence of two distributions
+
+
+def single(x: np.ndarray) -> mx.array:
+    return mx.array(x.astype(np.float32))
+
+
+def slow_dpo(lead: np.ndarray, beta: float, smoothing: float) -> np.ndarray:
+    """Compute the loss as the equation is written, in float64."""
+    right, wrong = 1 / (1 + np.exp(-beta * lead)), 1 / (1 + np.exp(beta * lead))
+    return -(1 - smoothing) * np.log(right) - smoothing * np.log(wrong)
+
+
+def slope(loss: Callable[[np.ndarray], np.ndarray], x: np.ndarray, step: float = 1e-5) -> np.ndarray:
+    return (loss(x + step) - loss(x - step)) / (2 * step)
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.5, 3.0])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_sigmoid_loss_and_its_gradient_are_those_of_the_slow_version(beta: float, smoothing: float) -> None:
+    lead = RNG.normal(size=60) * 3
+    found = dpo_loss(single(lead), beta=beta, label_smoothing=smoothing)
+    np.testing.assert_allclose(np.array(found), slow_dpo(lead, beta, smoothing), rtol=1e-5)
+    gradient = mx.grad(lambda x: dpo_loss(x, beta=beta, label_smoothing=smoothing).sum())(single(lead))
+    expected = slope(lambda x: slow_dpo(x, beta, smoothing), lead)
+    np.testing.assert_allclose(np.array(gradient), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.5, 3.0])
+def test_the_ipo_loss_and_its_gradient_are_those_of_the_slow_version(beta: float) -> None:
+    lead = RNG.normal(size=60) * 3
+
+    def slow(x: np.ndarray) -> np.ndarray:
+        return (x - 1 / (2 * beta)) ** 2
+
+    np.testing.assert_allclose(np.array(ipo_loss(single(lead), beta=beta)), slow(lead), rtol=1e-4, atol=1e-5)
+    gradient = mx.grad(lambda x: ipo_loss(x, beta=beta).sum())(single(lead))
+    np.testing.assert_allclose(np.array(gradient), slope(slow, lead), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.25, 2.0])
+def test_where_policy_and_reference_are_equal_the_losses_are_known(beta: float) -> None:
+    even = mx.zeros((3,))
+    for smoothing in (0.0, 0.3):
+        losses = np.array(dpo_loss(even, beta=beta, label_smoothing=smoothing))
+        np.testing.assert_allclose(losses, math.log(2), rtol=2e-7)
+    np.testing.assert_allclose(np.array(ipo_loss(even, beta=beta)), 1 / (4 * beta**2), rtol=2e-7)
+
+
+def test_the_sigmoid_loss_is_the_bradley_terry_loss_of_the_implicit_reward() -> None:
+    lead = single(RNG.normal(size=20))
+    np.testing.assert_allclose(np.array(dpo_loss(lead, beta=0.3)), np.array(bradley_terry_loss(0.3 * lead)), rtol=1e-6)
+
+
+def test_only_a_smoothed_loss_turns_back_and_it_does_so_where_the_labels_share_of_errors_is_met() -> None:
+    beta, smoothing = 0.5, 0.1
+    best = math.log((1 - smoothing) / smoothing) / beta
+    gradient = mx.grad(lambda x: dpo_loss(x, beta=beta, label_smoothing=smoothing).sum())
+    below, at, beyond = np.array(gradient(mx.array([best - 0.5, best, best + 0.5])))
+    assert below < -1e-3 < 1e-3 < beyond
+    assert at == pytest.approx(0, abs=1e-6)
+    assert float(mx.grad(lambda x: dpo_loss(x, beta=beta))(mx.array(best + 5))) < 0
+
+
+def test_leads_that_are_far_off_give_a_finite_loss_and_gradient_of_dpo() -> None:
+    far = mx.array([-1e5, 1e5])
+    np.testing.assert_allclose(np.array(dpo_loss(far, beta=0.1)), [1e4, 0])
+    np.testing.assert_allclose(np.array(mx.grad(lambda x: dpo_loss(x, beta=0.1).sum())(far)), [-0.1, 0], rtol=1e-6)
+
+
+def test_the_divergence_of_two_distributions_is_that_of_the_slow_version_and_0_of_equal_ones() -> None:
+    logits, other = RNG.normal(size=(2, 3, 11)), RNG.normal(size=(2, 3, 11))
+    logits[0, 0, 3] = other[0, 0, 3] = -np.inf
+    p, q = (np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True) for x in (logits, other))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        expected = np.where(p > 0, p * (np.log(p) - np.log(q)), 0).sum(axis=-1)
+    np.testing.assert_allclose(np.array(kl_divergence(single(logits), single(other))), expected, rtol=1e-4)
+    assert np.array(kl_divergence(single(logits), single(logits))).tolist() == np.zeros((2, 3)).tolist()
+
+
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
+def test_the_divergence_of_half_precision_logits_is_taken_in_float32(dtype: mx.Dtype) -> None:
+    normals = single(RNG.normal(size=(3, 11)))
+    logits, other = normals.astype(dtype), normals[:, ::-1].astype(dtype)
+    exact = kl_divergence(logits.astype(mx.float32), other.astype(mx.float32))
+    found = kl_divergence(logits, other)
+    assert found.dtype == mx.float32
+    np.testing.assert_allclose(np.array(found), np.array(exact), rtol=1e-6)

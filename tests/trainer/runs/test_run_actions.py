@@ -58,20 +58,15 @@ def test_a_name_that_breaks_the_rule_is_refused_with_the_rule(tmp_path: Path, na
 
 
 @pytest.mark.parametrize("taken", ["other", "alpha", "a-file"])
-def test_a_name_in_use_is_refused(tmp_path: Path, taken: str) -> None:
+def test_a_name_in_use_and_one_too_long_for_the_file_system_are_refused(tmp_path: Path, taken: str) -> None:
     folder, other = make(tmp_path, "alpha"), make(tmp_path, "other")
     (tmp_path / "a-file").write_text("")
     with pytest.raises(UsageError, match=f"run '{taken}' exists already: choose another name"):
         rename_run(folder, taken)
-    assert names(tmp_path) == ["alpha", "other"]
-    assert other.events.read_text() == "the journal of other"
-
-
-def test_a_name_too_long_for_the_file_system_is_reported(tmp_path: Path) -> None:
-    folder = make(tmp_path, "alpha")
     with pytest.raises(StorageError, match=r"cannot rename .* File name too long"):
         rename_run(folder, "x" * 300)
-    assert names(tmp_path) == ["alpha"]
+    assert names(tmp_path) == ["alpha", "other"]
+    assert other.events.read_text() == "the journal of other"
 
 
 @pytest.mark.parametrize("content", [None, "", "not TOML [", "run = 5\n"])
@@ -86,22 +81,18 @@ def test_a_run_whose_configuration_is_damaged_can_be_renamed(tmp_path: Path, con
     assert (renamed.config.read_text() if renamed.config.exists() else None) == content
 
 
-def test_a_run_that_is_being_trained_is_neither_renamed_nor_trashed(tmp_path: Path) -> None:
+def test_a_run_that_is_being_trained_or_missing_is_neither_renamed_nor_trashed(tmp_path: Path) -> None:
     folder = make(tmp_path, "alpha")
     with folder.lock():
         for action in (lambda: rename_run(folder, "beta"), lambda: trash_run(folder)):
             with pytest.raises(UsageError, match=r"run 'alpha' is being trained by process \d+: stop it first"):
                 action()
-    assert names(tmp_path) == ["alpha"]
-    assert list(tmp_path.iterdir()) == [folder.root]
-
-
-def test_a_missing_run_is_reported(tmp_path: Path) -> None:
     gone = RunFolder(tmp_path / "gone")
     for action in (lambda: rename_run(gone, "beta"), lambda: trash_run(gone)):
         with pytest.raises(StorageError, match="gone"):
             action()
-    assert list(tmp_path.iterdir()) == []
+    assert names(tmp_path) == ["alpha"]
+    assert list(tmp_path.iterdir()) == [folder.root]
 
 
 def test_trashed_runs_are_unlisted_and_all_kept_even_with_equal_names(tmp_path: Path) -> None:

@@ -102,37 +102,33 @@ def test_an_alarm_starts_exactly_at_its_threshold(edge: Edge) -> None:
     assert {code for code, _ in found(edge.below)} <= ({edge.code} if edge.level == "error" else set())
 
 
-def first(code: str, **changes: Callable[[int], Any]) -> dict[str, int]:
-    """Return the iteration of the first alarm of each level, after checking that no other code raised one."""
+def spikes(*numbers: int) -> Changes:
+    return {name: lambda n: int(n in numbers) for name in ("spiked_steps", "skipped_steps")}
+
+
+def slow(seconds: float) -> Changes:
+    return {"tokens_per_second": from_20(12.0, 25.0), "seconds": lambda n: {"generate": seconds}}
+
+
+@pytest.mark.parametrize(
+    ("code", "changes", "first"),
+    [
+        ("ratio_spike", spikes(31, 34, 36), {"warning": 31}),
+        ("ratio_spike", spikes(32, 34, 36), {"warning": 32, "error": 36}),
+        ("no_signal", {"advantage_std": lambda n: 0.0 if 20 < n <= 29 else 0.3}, {"warning": 23}),
+        ("no_signal", {"advantage_std": lambda n: 0.0 if 20 < n <= 30 else 0.3}, {"warning": 23, "error": 30}),
+        ("clip_saturation", {"clip_fraction": lambda n: 0.3}, {"warning": 8}),
+        ("critic_lost", {"explained_variance": lambda n: -0.5}, {"warning": 20}),
+        ("gradient_spike", {"grad_norm_max": lambda n: 50.0 if n == 10 else 4.0}, {}),
+        ("gradient_spike", {"grad_norm_max": lambda n: 50.0 if n == 11 else 4.0}, {"warning": 11}),
+        ("throughput", slow(11.9), {}),
+        ("throughput", slow(12.1), {"warning": 28}),
+    ],
+)
+def test_how_often_how_long_and_how_early_a_sign_counts(code: str, changes: Changes, first: dict[str, int]) -> None:
     found = reported(healthy(60, **changes))
     assert {other for _, other, _ in found} <= {code}
-    return {level: at for at, _, level in reversed(found)}
-
-
-def test_spikes_that_come_often_are_an_error() -> None:
-    rare = first(
-        "ratio_spike", spiked_steps=lambda n: int(n in (31, 34, 36)), skipped_steps=lambda n: int(n in (31, 34, 36))
-    )
-    often = first(
-        "ratio_spike", spiked_steps=lambda n: int(n in (32, 34, 36)), skipped_steps=lambda n: int(n in (32, 34, 36))
-    )
-    assert rare == {"warning": 31}
-    assert often == {"warning": 32, "error": 36}
-
-
-def test_silence_becomes_an_error_after_ten_iterations() -> None:
-    assert first("no_signal", advantage_std=lambda n: 0.0 if 20 < n <= 29 else 0.3) == {"warning": 23}
-    assert first("no_signal", advantage_std=lambda n: 0.0 if 20 < n <= 30 else 0.3) == {"warning": 23, "error": 30}
-
-
-def test_clipping_and_critics_are_judged_when_they_have_settled() -> None:
-    assert first("clip_saturation", clip_fraction=lambda n: 0.3) == {"warning": 8}
-    assert first("critic_lost", explained_variance=lambda n: -0.5) == {"warning": 20}
-
-
-@pytest.mark.parametrize(("number", "seen"), [(10, {}), (11, {"warning": 11})])
-def test_a_gradient_is_compared_with_ten_iterations_at_least(number: int, seen: dict[str, int]) -> None:
-    assert first("gradient_spike", grad_norm_max=lambda n: 50.0 if n == number else 4.0) == seen
+    assert {level: at for at, _, level in reversed(found)} == first
 
 
 @pytest.mark.parametrize(("unknown", "seen"), [(6, []), (5, [(30, "length_exploitation", "warning")])])
@@ -144,9 +140,3 @@ def test_five_correlations_of_ten_must_be_known(unknown: int, seen: list[tuple[i
         length_correlation=lambda n: -0.9 if n <= 20 else math.nan if n <= 20 + unknown else 0.99,
     )
     assert reported(rows) == seen
-
-
-@pytest.mark.parametrize(("seconds", "seen"), [(11.9, {}), (12.1, {"warning": 28})])
-def test_a_slow_stretch_must_have_taken_two_minutes(seconds: float, seen: dict[str, int]) -> None:
-    rows = {"tokens_per_second": from_20(12.0, 25.0), "seconds": lambda n: {"generate": seconds}}
-    assert first("throughput", **rows) == seen

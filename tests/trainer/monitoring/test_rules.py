@@ -16,106 +16,97 @@ from trainer.events import (
 )
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"optim": {"schedule": "linear"}},
-        {"reward": {"normalize": "batch"}},
-        {"ppo": {"estimator": "reinforce"}},
-        ADAPTIVE,
-    ],
-)
-def test_other_settings_of_a_healthy_run_raise_nothing(change: dict[str, Any]) -> None:
-    assert reported(healthy(100), config_of(**change)) == []
-
-
-def test_a_critic_is_given_time_to_begin() -> None:
-    assert reported(healthy(40, explained_variance=lambda n: -0.5 if n <= 19 else 0.1)) == []
-    warm = config_of(ppo={"critic_warmup": 20})
-    assert reported(healthy(40, explained_variance=lambda n: -0.5 if n <= 29 else 0.1), warm) == []
-
-
-def test_nine_of_ten_iterations_below_0_are_not_a_lost_critic() -> None:
-    assert reported(healthy(100, explained_variance=lambda n: 0.01 if n % 10 == 0 else -0.5)) == []
-
-
-def test_a_policy_waiting_for_its_critic_is_not_reported_as_not_training() -> None:
-    rows = healthy(40, kl=lambda n: 0.0 if n <= 20 else 2.0)
-    assert reported(rows) == [(5, "not_training", "error")]
-    assert reported(rows, config_of(ppo={"critic_warmup": 19})) == []
-
-
-def test_a_solved_task_is_not_reported_as_lacking_signal() -> None:
-    solved: dict[str, Callable[[int], Any]] = {
+def solved(**changes: Callable[[int], Any]) -> dict[str, Callable[[int], Any]]:
+    """Return the numbers of a run in which every response has the best score, from 21 on."""
+    return {
         "score_min": from_20(0.9, -0.7),
         "score_max": lambda n: 0.9,
         "score_mean": from_20(0.9, 0.3),
         "advantage_std": from_20(0.0, 0.3),
+        **changes,
     }
-    assert reported(healthy(40, **solved)) == []
-    assert {code for _, code, _ in reported(healthy(40, **solved | {"score_max": from_20(0.9, 1.0)}))} == {"no_signal"}
 
 
-def test_a_task_whose_responses_are_always_cut_raises_no_truncation_alarm() -> None:
-    assert reported(healthy(40, truncated=lambda n: 1.0)) == []
-    assert reported(healthy(40, truncated=from_20(0.6, 0.5))) == []
-    assert reported(healthy(40, truncated=from_20(1.0, 0.0)), config_of(rollout={"ignore_stop": True})) == []
+SLOWER = {"tokens_per_second": from_20(12.0, 25.0)}
+LATE = {"kl": lambda n: 0.0 if n <= 20 else 2.0}
+REQUESTED = {**LONGER, "length_correlation": lambda n: 0.9, "parts": lambda n: {}}
+CUT = {"truncated": from_20(0.2, 0.1)}
+SMALL_GRADIENT = {"grad_norm_max": in_40(0.9, 0.05)}
+
+QUIET: dict[str, tuple[dict[str, Callable[[int], Any]], dict[str, Any]]] = {
+    "a linear schedule": ({}, {"optim": {"schedule": "linear"}}),
+    "normalised scores": ({}, {"reward": {"normalize": "batch"}}),
+    "no critic": ({}, {"ppo": {"iterations": 100, "estimator": "reinforce"}}),
+    "a controller": ({}, ADAPTIVE),
+    "a critic that begins": ({"explained_variance": lambda n: -0.5 if n <= 19 else 0.1}, {}),
+    "a critic that warms up": (
+        {"explained_variance": lambda n: -0.5 if n <= 29 else 0.1},
+        {"ppo": {"iterations": 100, "critic_warmup": 20}},
+    ),
+    "nine of ten below 0": ({"explained_variance": lambda n: 0.01 if n % 10 == 0 else -0.5}, {}),
+    "a policy that waits for its critic": (LATE, {"ppo": {"iterations": 100, "critic_warmup": 19}}),
+    "a solved task": (solved(), {}),
+    "responses that are always cut": ({"truncated": lambda n: 1.0}, {}),
+    "a few more that are cut": ({"truncated": from_20(0.6, 0.5)}, {}),
+    "few that are cut": (CUT, {}),
+    "no stops": ({"truncated": from_20(1.0, 0.0)}, {"rollout": {"ignore_stop": True}}),
+    "a length that is asked for": (REQUESTED, {"reward": {"sources": [{"kind": "length", "target": 40}]}}),
+    "repetition from the start": ({"repetition": from_20(0.5, 0.4)}, {}),
+    "a small gradient": (SMALL_GRADIENT, {}),
+    "shorter texts": ({**SLOWER, "response_length": from_20(16.0, 32.0)}, {}),
+    "more passes": ({**SLOWER, "epochs_done": from_20(4.0, 2.0)}, {}),
+    "slow moments": ({"tokens_per_second": lambda n: 10.0 if n % 10 < 6 else 25.0}, {}),
+    "a short run": ({**SLOWER, "seconds": lambda n: {"generate": 11.9}}, {}),
+    "a policy that starts later": (SLOWER, {"ppo": {"critic_warmup": 20, "iterations": 40}}),
+}
 
 
-def test_more_sequences_make_a_smaller_rise_in_truncation_significant() -> None:
-    rows = healthy(40, truncated=from_20(0.2, 0.1))
-    assert reported(rows) == []
-    assert reported(rows, config_of(rollout={"batch_size": 96})) == [(25, "truncation", "warning")]
+@pytest.mark.parametrize("name", QUIET)
+def test_a_healthy_run_raises_nothing(name: str) -> None:
+    changes, tables = QUIET[name]
+    assert reported(healthy(40, **changes), config_of(**tables)) == []
 
 
-def test_a_requested_length_is_not_reported_as_exploitation() -> None:
-    rows = healthy(40, **LONGER, length_correlation=lambda n: 0.9, parts=lambda n: {})
-    assert one(rows).code == "length_exploitation"
-    assert reported(rows, config_of(reward={"sources": [{"kind": "length", "target": 40}]})) == []
+@pytest.mark.parametrize(
+    ("changes", "tables", "raised"),
+    [
+        (LATE, {}, (5, "not_training", "error")),
+        (CUT, {"rollout": {"batch_size": 96}}, (25, "truncation", "warning")),  # more sequences: less by chance
+        (REQUESTED, {}, (24, "length_exploitation", "warning")),
+        (SMALL_GRADIENT, {"optim": {"max_grad_norm": 0.5}}, (40, "gradient_spike", "warning")),
+        (SLOWER, {"ppo": {"critic_warmup": 10, "iterations": 40}}, (28, "throughput", "warning")),
+        (solved(score_max=from_20(0.9, 1.0)), {}, (23, "no_signal", "warning")),
+    ],
+)
+def test_a_run_that_is_nearly_one_of_these_raises_its_alarm(
+    changes: dict[str, Callable[[int], Any]], tables: dict[str, Any], raised: tuple[int, str, str]
+) -> None:
+    assert reported(healthy(40, **changes), config_of(**tables))[0] == raised
 
 
-def test_a_model_that_repeated_itself_from_the_start_raises_nothing() -> None:
-    assert reported(healthy(40, repetition=from_20(0.5, 0.4))) == []
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [
+        (
+            "reward.sources",
+            {"grad_norm_max": from_20(80.0, 4.0), "kl": lambda n: 4.0, "score_mean": from_20(-5.0, 0.3)},
+        ),
+        ("rollout.temperature", {"entropy": from_20(0.34, 3.4)}),
+        ("ppo.epochs", SLOWER),
+    ],
+)
+def test_a_change_of_a_setting_restarts_the_history_that_it_concerns(
+    key: str, changes: dict[str, Callable[[int], Any]]
+) -> None:
+    rows = healthy(40, **changes)
+    assert reported(rows)
+    change = SettingChanged(iteration=21, key=key, old=None, value=None)
+    assert reported([*rows[:20], change, *rows[20:]]) == []
 
 
-def test_a_small_gradient_that_grows_is_not_a_spike_unless_it_is_clipped() -> None:
-    rows = healthy(40, grad_norm_max=in_40(0.9, 0.05))
-    assert reported(rows) == []
-    assert one(rows, config_of(optim={"max_grad_norm": 0.5})).code == "gradient_spike"
-
-
-def test_changing_the_reward_restarts_the_history_of_scores_and_gradients() -> None:
-    rows = healthy(40, grad_norm_max=from_20(80.0, 4.0), kl=lambda n: 4.0, score_mean=from_20(-5.0, 0.3))
-    assert {code for _, code, _ in reported(rows)} == {"gradient_spike", "kl_high"}
-    other = SettingChanged(iteration=21, key="reward.sources", old=["lexicon"], value=["a.py:f"])
-    assert reported([*rows[:20], other, *rows[20:]]) == []
-
-
-def test_changing_the_temperature_restarts_the_history_of_entropy() -> None:
-    rows = healthy(40, entropy=from_20(0.34, 3.4))
-    cooler = SettingChanged(iteration=21, key="rollout.temperature", old=1.0, value=0.3)
-    assert reported([*rows[:20], cooler, *rows[20:]]) == []
-
-
-def test_speeds_are_compared_only_for_the_same_work() -> None:
-    slower = from_20(12.0, 25.0)
-    assert reported(healthy(40, tokens_per_second=slower, response_length=from_20(16.0, 32.0))) == []
-    assert reported(healthy(40, tokens_per_second=slower, epochs_done=from_20(4.0, 2.0))) == []
-    epochs = SettingChanged(iteration=21, key="ppo.epochs", old=2, value=4)
-    rows = healthy(40, tokens_per_second=slower)
-    assert reported([*rows[:20], epochs, *rows[20:]]) == []
-    assert reported([started(), *rows[:20], started(resumed_at=20), *rows[20:]]) == []  # on another machine
-
-
-def test_a_slow_moment_or_a_short_run_is_not_a_slowdown() -> None:
-    assert reported(healthy(60, tokens_per_second=lambda n: 10.0 if n % 10 < 6 else 25.0)) == []
-    assert reported(healthy(40, tokens_per_second=from_20(12.0, 25.0), seconds=lambda n: {"generate": 11.9})) == []
-
-
-def test_a_policy_that_starts_after_its_critic_may_be_slower_without_an_alarm() -> None:
-    rows = healthy(40, tokens_per_second=from_20(12.0, 25.0))
-    assert reported(rows, config_of(ppo={"critic_warmup": 20, "iterations": 40})) == []
-    assert reported(rows, config_of(ppo={"critic_warmup": 10, "iterations": 40})) == [(28, "throughput", "warning")]
+def test_speeds_of_another_machine_are_not_compared() -> None:
+    rows = healthy(40, **SLOWER)
+    assert reported([started(), *rows[:20], started(resumed_at=20), *rows[20:]]) == []
 
 
 def test_a_slow_run_whose_memory_hardly_grew_has_another_cause() -> None:

@@ -44,17 +44,13 @@ def decision(number: int, **changes: Any) -> Decision:
     )
 
 
-# Words
-
-
-def test_a_code_is_described_in_words() -> None:
-    assert title("kl_high") == "KL high"
-    assert title("step_nan") == "step NaN"
-    assert title("length_exploitation") == "length exploitation"
-
-
-def test_evidence_that_is_a_metric_has_its_name_and_unit() -> None:
+def test_codes_and_evidence_are_described_in_words_and_units() -> None:
     numbers = {"clip_fraction": 0.4321, "median_norm": 12345.678, "kl": math.nan, "lost": math.inf, "entropy": 2.5}
+    assert [title(code) for code in ("kl_high", "step_nan", "length_exploitation")] == [
+        "KL high",
+        "step NaN",
+        "length exploitation",
+    ]
     assert evidence(alarm(1, evidence=numbers)) == [
         ("clip fraction", "43.2%"),
         ("median norm", "1.235e+04"),
@@ -62,9 +58,6 @@ def test_evidence_that_is_a_metric_has_its_name_and_unit() -> None:
         ("lost", "-"),
         ("entropy", "2.500 nats/tok"),
     ]
-
-
-# How long they stay active
 
 
 def test_an_alarm_stays_active_for_a_fixed_number_of_iterations() -> None:
@@ -133,9 +126,6 @@ def test_alarms_decisions_and_rollbacks_are_marks_with_words() -> None:
     assert (view.alerts_seen, len(view.alerts)) == (3, 3)
 
 
-# On disk
-
-
 def test_an_alarm_comes_back_from_the_journal_with_its_fixes_and_nan(tmp_path: Path) -> None:
     written = alarm(3, evidence={"kl": math.nan, "share": 0.5})
     journal = Journal(tmp_path / "events.jsonl")
@@ -160,9 +150,6 @@ def test_an_alarm_whose_fix_is_damaged_is_not_an_event(damage: dict[str, Any]) -
         event_in(values)
 
 
-# Their lines
-
-
 def test_the_worst_alarm_is_first_and_names_its_key_and_how_many_have_no_line() -> None:
     alarms = [alarm(3, code="truncation", message="cut short"), alarm(7, level="error"), alarm(9, level="info")]
     lines = texts(alarm_lines(alarms, 100, 3, "!"))
@@ -183,9 +170,6 @@ def test_alarms_are_sorted_by_level_and_then_from_the_newest_to_the_oldest(
     newest_first = alarms[::-1]
     ranks = {"error": 0, "warning": 1, "panic": 1, "info": 2}  # a level of a newer version is a warning
     assert urgent_first(alarms) == sorted(newest_first, key=lambda one: ranks[one.level])
-
-
-# At the end of a run
 
 
 def test_an_alarm_whose_sign_is_there_at_the_end_is_open_however_long_ago_it_was_raised() -> None:

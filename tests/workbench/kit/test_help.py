@@ -170,24 +170,25 @@ async def test_keys_are_shown_as_remapped() -> None:
         assert (rows["down"].keys, rows["down"].in_force) == ("?", True)
 
 
-async def test_the_screen_explains_the_pane_that_has_the_focus() -> None:
+async def test_it_explains_the_pane_that_has_the_focus_until_a_closing_key() -> None:
     async with (app := Probe()).run_test(size=(100, 40)) as pilot:
-        for widget, title, key in (("#chart", "Help: One", "The next one"), ("#other", "Help: Two", "Only here")):
+        for widget, title, key, close in (
+            ("#chart", "Help: One", "The next one", "escape"),
+            ("#other", "Help: Two", "Only here", "f1"),
+            ("#other", "Help: Two", "Only here", "question_mark"),
+        ):
             app.query_one(widget).focus()
             await pilot.press("f1")
             assert title in shown(app)
             assert key in shown(app)
             assert ("[/x] [@click=app.quit]" in shown(app)) == (title == "Help: One"), "its text is never markup"
-            await pilot.press("escape")
-
-
-async def test_every_closing_key_closes_it() -> None:
-    async with (app := Probe()).run_test() as pilot:
-        for key in ("escape", "f1", "question_mark"):
-            await pilot.press("f1")
-            assert isinstance(app.screen, HelpScreen)
-            await pilot.press(key)
+            await pilot.press(close)
             assert not isinstance(app.screen, HelpScreen)
+        app.set_keymap({"help.close": "x", "help.search": "w"})
+        await pilot.press("f1")
+        assert "w search   ⏎ read more   x close" in shown(app)
+        await pilot.press("x")
+        assert not isinstance(app.screen, HelpScreen)
 
 
 async def test_the_keys_that_a_pane_explains_are_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,12 +252,3 @@ async def test_enter_reads_the_page_of_the_pane_and_escape_returns_to_the_help()
         await until(pilot, lambda: isinstance(app.screen, DocScreen))
         await pilot.press("escape")
         assert isinstance(app.screen, HelpScreen)
-
-
-async def test_the_closing_key_is_shown_as_remapped() -> None:
-    async with (app := Probe()).run_test() as pilot:
-        app.set_keymap({"help.close": "x", "help.search": "w"})
-        await pilot.press("f1")
-        assert "w search   ⏎ read more   x close" in shown(app)
-        await pilot.press("x")
-        assert not isinstance(app.screen, HelpScreen)

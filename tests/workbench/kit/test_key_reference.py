@@ -33,9 +33,3 @@ def test_every_binding_has_words_and_an_action_that_exists(owner: str) -> None:
         target, action, _ = actions.parse(binding.action)
         kinds = {"app": [WorkbenchApp], "screen": [MainScreen, *classes.values()]}.get(target, [own])
         assert any(hasattr(kind, f"action_{action}") for kind in kinds), f"{owner} {binding.id}: no action_{action}"
-
-
-def test_an_id_has_one_action_in_each_class() -> None:
-    seen: dict[tuple[str, str], str] = {}
-    for owner, binding in own_bindings():
-        assert seen.setdefault((owner, str(binding.id)), binding.action) == binding.action

@@ -31,15 +31,29 @@ def test_without_a_file_there_is_no_keymap(tmp_path: Path) -> None:
     assert load_keymap(tmp_path / "keys.toml", KNOWN) == ({}, [])
 
 
-def test_keys_are_given_in_textuals_names(tmp_path: Path) -> None:
-    assert load(tmp_path, '[keys]\n"list.search" = "?, ctrl+f"\n"list.down" = "shift+ctrl+down,é"') == (
-        {"list.search": "question_mark,ctrl+f", "list.down": "ctrl+shift+down,é"},
-        [],
-    )
-
-
-def test_an_id_without_quotes_means_the_same(tmp_path: Path) -> None:
-    assert load(tmp_path, '[keys]\nlist.search = "f"') == ({"list.search": "f"}, [])
+@pytest.mark.parametrize(
+    ("entries", "keymap", "problem"),
+    [
+        ('"list.search" = "?, ctrl+f"', {"list.search": "question_mark,ctrl+f"}, ""),  # in Textual's names
+        ('"list.down" = "shift+ctrl+down,é"', {"list.down": "ctrl+shift+down,é"}, ""),
+        ('list.search = "f"', {"list.search": "f"}, ""),
+        ('"run.step" = "n"\n"run.stop" = "nokey"', {"run.step": "n"}, "run.stop = 'nokey': unknown key nokey"),
+        # areas and classes
+        ('"run.step" = "x"', {}, "run.step: x is also the key of run.stop: change one of them"),
+        ('"run.stop" = "p"\n"run.step" = "p"', {"run.stop": "p"}, "run.step: p is also the key of run.stop"),
+        ('"app.help" = "s"', {}, "app.help: s is also the key of run.step"),
+        ('"list.search" = "s"', {"list.search": "s"}, ""),
+        ('"run.step" = "x"\n"run.stop" = "s"', {"run.step": "x", "run.stop": "s"}, ""),
+        ('"run.start" = "p"\n"run.pause" = "p"', {"run.start": "p", "run.pause": "p"}, ""),
+    ],
+)
+def test_keys_apply_unless_they_belong_to_another_binding_of_the_area_or_class(
+    tmp_path: Path, entries: str, keymap: dict[str, str], problem: str
+) -> None:
+    found, problems = load(tmp_path, f"[keys]\n{entries}")
+    assert found == keymap
+    assert len(problems) == bool(problem)
+    assert not problem or problems[0].startswith(f"keys.toml: {problem}")
 
 
 @pytest.mark.parametrize(
@@ -78,12 +92,6 @@ def test_a_problem_is_one_line_and_changes_nothing(tmp_path: Path, text: str, pr
     assert problem.endswith(": ") or problems[0] == problem
 
 
-def test_valid_entries_beside_a_problem_apply(tmp_path: Path) -> None:
-    keymap, problems = load(tmp_path, '[keys]\n"run.step" = "n"\n"run.stop" = "nokey"')
-    assert keymap == {"run.step": "n"}
-    assert len(problems) == 1
-
-
 def test_a_file_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "keys.toml").mkdir()
     assert load_keymap(tmp_path / "keys.toml", KNOWN) == ({}, ["keys.toml: cannot be read: Is a directory"])
@@ -95,32 +103,6 @@ def test_a_problem_shows_control_characters_and_does_not_obey_them(tmp_path: Pat
     _, problems = load(tmp_path, '[keys]\n"a\\u001b[31m" = "p"\n"run.step" = "\\u001b"')
     assert len(problems) == 2
     assert all(problem.isprintable() for problem in problems)
-
-
-def test_a_key_of_another_binding_of_its_area_is_a_conflict(tmp_path: Path) -> None:
-    reported = ["keys.toml: run.step: x is also the key of run.stop: change one of them"]
-    assert load(tmp_path, '[keys]\n"run.step" = "x"') == ({}, reported)
-    assert load(tmp_path, '[keys]\n"run.stop" = "p"\n"run.step" = "p"') == (
-        {"run.stop": "p"},
-        ["keys.toml: run.step: p is also the key of run.stop: change one of them"],
-    )
-
-
-def test_a_key_of_another_binding_of_its_class_is_a_conflict(tmp_path: Path) -> None:
-    keymap, problems = load(tmp_path, '[keys]\n"app.help" = "s"')
-    assert (keymap, len(problems)) == ({}, 1)
-
-
-def test_areas_of_different_classes_may_use_the_same_key(tmp_path: Path) -> None:
-    assert load(tmp_path, '[keys]\n"list.search" = "s"') == ({"list.search": "s"}, [])
-
-
-def test_two_bindings_can_change_places(tmp_path: Path) -> None:
-    assert load(tmp_path, '[keys]\n"run.step" = "x"\n"run.stop" = "s"') == ({"run.step": "x", "run.stop": "s"}, [])
-
-
-def test_bindings_that_share_a_key_as_shipped_may_move_together(tmp_path: Path) -> None:
-    assert load(tmp_path, '[keys]\n"run.start" = "p"\n"run.pause" = "p"') == ({"run.start": "p", "run.pause": "p"}, [])
 
 
 async def test_moving_one_of_the_sharing_bindings_leaves_the_others_where_they_are(tmp_path: Path) -> None:

@@ -24,8 +24,10 @@ def text(view: RunView, width: int = 200, note: str = "") -> str:
 TRAINING = (started(), StateChanged(state="training"), iteration(3))
 
 
-def test_without_a_run_it_says_so() -> None:
+def test_it_names_the_run_and_what_it_does() -> None:
     assert text(view()) == "no run yet"
+    assert "● stopping" in text(view(*TRAINING), note="stopping")
+    assert text(view(started(name="[red]x[/]\x1b[2J"))).startswith("[red]x[/]␛[2J")
 
 
 def test_a_training_run_shows_state_iteration_phase_time_left_speed_and_memory() -> None:
@@ -79,17 +81,8 @@ def test_a_run_that_ended_with_an_error_has_no_green_tick() -> None:
     assert "✓ done   iteration" in text(view(*TRAINING, reported, iteration(70), ended(iteration=70)))
 
 
-def test_an_activity_of_the_screen_replaces_the_state() -> None:
-    assert "● stopping" in text(view(*TRAINING), note="stopping")
-
-
 @pytest.mark.parametrize("width", [1, 10, 40, 60, 80, 100])
 def test_it_never_exceeds_its_width_and_keeps_the_first_things(width: int) -> None:
     line = fitted(status_pieces(view(*TRAINING)), width)
     assert line.cell_length <= width
     assert line.plain[: min(width, 15) - 1] == "quickstart-0001"[: min(width, 15) - 1]
-
-
-def test_a_hostile_name_is_shown_as_text() -> None:
-    shown = text(view(started(name="[red]x[/]\x1b[2J")))
-    assert shown.startswith("[red]x[/]␛[2J")

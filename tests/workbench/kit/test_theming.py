@@ -229,29 +229,18 @@ async def test_the_theme_that_a_user_chose_is_kept_where_there_are_few_colours(
     def opened(app: WorkbenchApp) -> bool:
         return app.main is not None and app.main.ready
 
-    app = WorkbenchApp(Opening(), FEW_COLORS_THEME)
-    async with app.run_test() as pilot:
-        await until(pilot, lambda: opened(app))
-        assert app.theme == FEW_COLORS_THEME
-    assert ScreenSettings.load(tmp_path).theme == "", "nobody chose it"
-    app = WorkbenchApp(Opening())
-    async with app.run_test() as pilot:
-        await until(pilot, lambda: opened(app))
-    app = WorkbenchApp(Opening(), FEW_COLORS_THEME)
-    async with app.run_test() as pilot:
-        await until(pilot, lambda: opened(app))
-        assert app.theme == FEW_COLORS_THEME
-        app.theme = "ember"
-        await pilot.pause()
+    for default, chosen in ((FEW_COLORS_THEME, ""), (DEFAULT_THEME, ""), (FEW_COLORS_THEME, "ember")):
+        app = WorkbenchApp(Opening(), default)
+        async with app.run_test() as pilot:
+            await until(pilot, lambda app=app: opened(app))  # type: ignore[misc]
+            assert app.theme == default
+            app.theme = chosen or default
+            await pilot.pause()
+        assert ScreenSettings.load(tmp_path).theme == chosen, "the default is nobody's choice"
     app = WorkbenchApp(Opening(), FEW_COLORS_THEME)
     async with app.run_test() as pilot:
         await until(pilot, lambda: opened(app))
         assert app.theme == "ember"
-
-
-def test_an_empty_no_color_means_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "")
-    assert not no_color()
 
 
 def test_a_wheel_carries_the_themes_and_finds_them(tmp_path: Path) -> None:

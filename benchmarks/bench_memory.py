@@ -39,7 +39,7 @@ from trainer.data import Prompt
 from trainer.engine.dpo import DPO
 from trainer.engine.reward_model import RewardModelTraining
 from trainer.engine.trainable import Hooks, StepTraining
-from trainer.evaluation.held_out import evaluate, reference_baseline
+from trainer.evaluation.held_out import ReferenceBaseline, evaluate
 from trainer.events import DPOEvaluation, Event, RewardModelEvaluation
 from trainer.memory.footprint import MemoryPhase
 from trainer.models.actor_critic import ActorCriticLLM
@@ -274,7 +274,9 @@ def _iterated(case: Case, config: Config) -> dict[str, int]:
     peaks = dict(ppo.iteration(1).metrics.memory)
     if config.eval.every:
         prompts = _prompts(config.eval.prompts, case.length, seed=2)
-        peaks["evaluate"] = evaluate(ppo, prompts, 2, reference_baseline(ppo, prompts)).memory_bytes
+        peaks["evaluate"] = evaluate(
+            ppo, prompts, 2, ReferenceBaseline(prompts, draws=ppo.config.eval.best_of)
+        ).memory_bytes
     return peaks
 
 

@@ -97,7 +97,7 @@ def plan_branches(parent: RunFolder, request: BranchRequest) -> BranchPlan:
     _check_kind(parent)
     checkpoint = checkpoint_at(parent, request.at)
     past = read_journal(parent.events).events
-    base = _config_at(parent, past, request.at)
+    base = resolve_paths(load_config(parent.config, later_changes(past, request.at)), Path.cwd())  # as it was then
     if request.config:
         request = request._replace(name=request.config.run.name)
     new = _changed(base, request)
@@ -204,11 +204,6 @@ def _check_kind(parent: RunFolder) -> None:
     kind = str(read_config(parent).get("kind", PPO))
     if kind != PPO:
         raise UsageError(f"run '{parent.name}' is of kind '{kind}': only PPO runs can be branched")
-
-
-def _config_at(parent: RunFolder, past: Sequence[Event], iteration: int) -> Config:
-    """Return the configuration that a run had for the iteration after `iteration`. Raises UsageError, ConfigError."""
-    return resolve_paths(load_config(parent.config, later_changes(past, iteration)), Path.cwd())
 
 
 def _changed(base: Config, request: BranchRequest) -> Config:

@@ -13,7 +13,7 @@ from trainer.config.dpo import DPOConfig, as_ppo
 from trainer.dpo import DPOLearner, evaluate_pairs
 from trainer.engine.trainable import StepTraining
 from trainer.errors import storage_error
-from trainer.evaluation.held_out import ReferenceBaseline, evaluate, reference_baseline
+from trainer.evaluation.held_out import ReferenceBaseline, evaluate
 from trainer.events import DPOStep
 from trainer.files import read_regular
 from trainer.memory.estimate import changed
@@ -92,7 +92,7 @@ class DPO(StepTraining):
         if rewards is not None and data.prompts:
             hooks: Any = {"report": self.hooks.report, "clock": self.hooks.clock, "ranks": self.ranks}
             self._ppo = PPO(as_sampled, self.actor, tokenizer, [], rewards, **hooks)
-            self._baseline = reference_baseline(self._ppo, data.prompts)
+            self._baseline = ReferenceBaseline(data.prompts, draws=as_sampled.eval.best_of)
         return self
 
     def trainable(self) -> Sequence[mx.array]:

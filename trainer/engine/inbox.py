@@ -175,7 +175,10 @@ class Inbox:
                 self._open.add(name)
                 control.ask(question, functools.partial(self._reply, name), lambda: not os.path.lexists(path))
             case "report":
-                control.report(_human_evaluation(values.get("event")))
+                event = event_in(values["event"]) if isinstance(values.get("event"), dict) else None
+                if not isinstance(event, HumanEvaluation):  # only the trainer may report what it does
+                    raise ValueError(f"its event is not a complete '{HumanEvaluation.kind}'")
+                control.report(event)
             case "set":
                 if not (isinstance(values.get("key"), str) and "value" in values):
                     raise ValueError("'set' needs a key and a value")
@@ -205,14 +208,6 @@ class Inbox:
             path.unlink(missing_ok=True)
         except OSError:
             self._undeletable.add(path.name)  # a folder, or not ours: still handled only once
-
-
-def _human_evaluation(values: Any) -> HumanEvaluation:
-    """Return the event in `values`. Raises ValueError for any other: only the trainer may report what it does."""
-    event = event_in(values) if isinstance(values, dict) else None
-    if not isinstance(event, HumanEvaluation):
-        raise ValueError(f"its event is not a complete '{HumanEvaluation.kind}'")
-    return event
 
 
 def _leave(run: RunFolder, command: Command, text: str) -> str:

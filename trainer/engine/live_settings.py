@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from trainer.config import AnyConfig, Config, validate
@@ -38,20 +37,15 @@ def with_setting(config: Config, key: str, value: Any) -> Config:
         near = difflib.get_close_matches(key, live, cutoff=0.75) or [
             other for other in live if other.startswith(f"{table}.")
         ]
-        what_can = ", ".join(near) if near else _by_table(live)
+        tables: dict[str, list[str]] = {}
+        for other in () if near else live:
+            tables.setdefault(other.partition(".")[0], []).append(other.partition(".")[2])
+        what_can = ", ".join(near) or "; ".join(f"{of}: {', '.join(names)}" for of, names in tables.items())
         raise UsageError(f"{key[:80]!r} cannot change during a run; what can: {what_can}")
     raw = config.model_dump()
     table, _, name = key.partition(".")
     raw[table][name] = value
     return validate(raw)
-
-
-def _by_table(keys: Sequence[str]) -> str:
-    """List dotted keys in the order that they have, each table once."""
-    tables: dict[str, list[str]] = {}
-    for table, _, name in (key.partition(".") for key in keys):
-        tables.setdefault(table, []).append(name)
-    return "; ".join(f"{table}: {', '.join(names)}" for table, names in tables.items())
 
 
 def changes(old: AnyConfig, new: AnyConfig) -> list[Change]:

@@ -18,10 +18,10 @@ from trainer.config import Config, split_seed
 from trainer.data import Prompt, PromptRow, column_names, encode_prompts, load_prompts, split_prompts
 from trainer.engine.answers import answer
 from trainer.engine.artifacts import save_samples
-from trainer.engine.initial import check_policy_init, check_value_init, init_policy, init_value_model
+from trainer.engine.initial import check_init, init_policy, init_value_model
 from trainer.engine.trainable import Trainable
 from trainer.errors import ChangedPromptsError, DataError, storage_error
-from trainer.evaluation.held_out import ReferenceBaseline, evaluate, reference_baseline
+from trainer.evaluation.held_out import ReferenceBaseline, evaluate
 from trainer.events import DataChanged, Evaluation, Event, Phase
 from trainer.files import PRIVATE, SHARED, is_file, read_regular, remove, write_whole
 from trainer.models.actor_critic import ActorCriticLLM
@@ -67,8 +67,7 @@ class PPOTraining(Trainable):
         if self.ranks.leads:
             self._functions = load_functions(config.reward, trust=self._trust, columns=self._columns)
             if folder is None or newest_checkpoint(folder)[0] is None:
-                check_policy_init(config.model)
-                check_value_init(config.model)
+                check_init(config.model)
             self.warnings += keep_models(config)
         self.model = load_backbone(config.model)
         found = run_prompts(config, rows, self.model, skipped)
@@ -99,7 +98,7 @@ class PPOTraining(Trainable):
         self._token_texts = TokenTexts(tokenizer)
         self._baseline: ReferenceBaseline | None = None
         if config.eval.reference:
-            self._baseline = reference_baseline(self.ppo, self._held_out)
+            self._baseline = ReferenceBaseline(self._held_out, draws=config.eval.best_of)
 
     def build_rewards(self, config: Config, modules: dict[str, ModuleType] | None = None) -> Rewards:
         """Build the rewards of `config`. modules: as for `build_rewards`. Raises RewardError."""

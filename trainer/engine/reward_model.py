@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -51,13 +51,6 @@ from trainer.reward_model.snapshot import (
     with_parts,
 )
 from trainer.runs.folder import RunFolder
-
-
-class _Cost(NamedTuple):
-    """Cost of an evaluation, as its event names it."""
-
-    seconds: float
-    memory_bytes: int
 
 
 class RewardModelTraining(StepTraining):
@@ -133,7 +126,7 @@ class RewardModelTraining(StepTraining):
         self.scorer.scale = self.scorer.scale._replace(logit_std=self.scorer.scale.std)
         found = self._held_out() if self.data.held_out else None
         if found is not None:
-            outcomes, _ = found
+            outcomes = found[0]
             self.untrained = None if outcomes.is_tie.all() else baseline(outcomes.decided().leads)
         if self.config.train.head == "fitted":
             self._fit_head()
@@ -155,7 +148,8 @@ class RewardModelTraining(StepTraining):
         result = self._report(*self._held_out())
         self.evaluation = result.as_dict()
         # The first evaluation always counts as best, even if no pair is decided and its log-loss is NaN.
-        if self.best is None or result.log_loss < _log_loss(self.best.report):
+        least = math.inf if self.best is None or self.best.report["log_loss"] is None else self.best.report["log_loss"]
+        if self.best is None or result.log_loss < least:
             self.best, self.without_better = BestParameters(self.scorer.parameters(), self.evaluation, self.number), 0
         else:
             self.without_better += 1
@@ -255,15 +249,15 @@ class RewardModelTraining(StepTraining):
         std = float(scores.std()) or 1.0  # 0 if the model scores all of them the same
         self.scorer.scale = self.scorer.scale._replace(mean=float(scores.mean()), std=std)
 
-    def _held_out(self) -> tuple[Outcomes, _Cost]:
-        """Score the held-out comparisons; return the outcomes and what it cost."""
+    def _held_out(self) -> tuple[Outcomes, float, int]:
+        """Score the held-out comparisons; return the outcomes, and what it cost: seconds, and bytes of memory."""
         started = self.phases.clock()
         mx.reset_peak_memory()
         groups = self.data.held_out
         scores = self._read(self.scorer.scores, *_sequences_of(groups), "evaluate")
         self._held_out_scores = scores
-        cost = _Cost(self.phases.clock() - started, mx.get_peak_memory())
-        return outcomes_of(groups, scores, self.scorer.scale.logit_std), cost
+        outcomes = outcomes_of(groups, scores, self.scorer.scale.logit_std)
+        return outcomes, self.phases.clock() - started, mx.get_peak_memory()
 
     def _read(self, read: Read, sequences: Sequence[Sequence[int]], starts: Sequence[int], phase: Phase) -> Scores:
         """Return what `read` finds in `sequences`, a share of them on each rank: [N], or [N, D] of states."""
@@ -280,8 +274,8 @@ class RewardModelTraining(StepTraining):
         pairs = pair_predictions(self.data.held_out, self._held_out_scores, self.scorer.scale)
         self.predictions = self._predicted = sorted_predictions(pairs, result, iteration)
 
-    def _report(self, found: Outcomes, cost: _Cost) -> RewardModelReport:
-        """Report on the outcomes of the latest scores, and what they cost."""
+    def _report(self, found: Outcomes, seconds: float, memory: int) -> RewardModelReport:
+        """Report on the outcomes of the latest scores, and what they cost: seconds, and bytes of memory."""
         log_nu = self.scorer.log_nu
         result = report_on(found, length_slope=self.length_slope, untrained=self.untrained, log_nu=log_nu)
         self._predict(result, self.number)
@@ -297,7 +291,8 @@ class RewardModelTraining(StepTraining):
                 calibration_error=result.calibration_error,
                 length_accuracy=result.length.accuracy,
                 untrained_accuracy=result.untrained.accuracy if result.untrained else math.nan,
-                **cost._asdict(),
+                seconds=seconds,
+                memory_bytes=memory,
             )
         )
         return result
@@ -307,9 +302,3 @@ def _sequences_of(groups: Iterable[Group]) -> tuple[list[Sequence[int]], list[in
     """Return all sequences of `groups`, and where their completions begin."""
     found = list(groups)
     return [one for group in found for one in group.sequences], [start for group in found for start in group.starts]
-
-
-def _log_loss(report: dict[str, Any]) -> float:
-    """Return the held-out log-loss in `report`, in nats; infinite if no pair was decided."""
-    known = report["log_loss"]
-    return math.inf if known is None else float(known)

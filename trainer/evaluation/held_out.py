@@ -135,11 +135,6 @@ class ReferenceBaseline:
         return self._scored[2]
 
 
-def reference_baseline(ppo: PPO, prompts: Sequence[Prompt]) -> ReferenceBaseline:
-    """Return a baseline of `eval.best_of` responses to each of `prompts`; the first uses the draws of evaluations."""
-    return ReferenceBaseline(prompts, draws=ppo.config.eval.best_of)
-
-
 def evaluate(
     ppo: PPO, prompts: Sequence[Prompt], iteration: int, baseline: ReferenceBaseline | None = None
 ) -> Evaluation:

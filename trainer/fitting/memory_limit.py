@@ -66,19 +66,14 @@ def set_memory_limit(config: BackboneConfig) -> int:
     return limit
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an exception says that an allocation failed."""
-    text = str(error).lower()
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(sign in text for sign in _SIGNS))
-
-
 def until_it_fits(work: Callable[[], Result], make_smaller: Callable[[], None]) -> Result:
     """Return the result of `work`, and repeat it after `make_smaller` as often as an allocation fails."""
     while True:
         try:
             return work()
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
+            text = str(error).lower()
+            if not isinstance(error, MemoryError) and not any(sign in text for sign in _SIGNS):
                 raise
         free_memory()  # only here: until its end, the exception holds the arrays of the computation that failed
         make_smaller()

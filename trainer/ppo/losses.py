@@ -59,14 +59,6 @@ class LossSums(NamedTuple):
     ratio_max: mx.array  # this and the next are maxima, not sums
     log_ratio_max: mx.array
 
-    def joined(self, other: LossSums) -> LossSums:
-        """Return the sums over both micro-batches."""
-        both = [mx.add(mine, theirs) for mine, theirs in zip(self, other, strict=True)]
-        return LossSums(*both)._replace(
-            ratio_max=mx.maximum(self.ratio_max, other.ratio_max),
-            log_ratio_max=mx.maximum(self.log_ratio_max, other.log_ratio_max),
-        )
-
 
 class Measurements(NamedTuple):
     """Measurements of some micro-batches."""
@@ -77,7 +69,12 @@ class Measurements(NamedTuple):
 
     def joined(self, other: Measurements) -> Measurements:
         """Return the measurements of all their micro-batches."""
-        return Measurements(self.sums.joined(other.sums), self.ratios + other.ratios, self.scores + other.scores)
+        both = [mx.add(mine, theirs) for mine, theirs in zip(self.sums, other.sums, strict=True)]
+        sums = LossSums(*both)._replace(
+            ratio_max=mx.maximum(self.sums.ratio_max, other.sums.ratio_max),
+            log_ratio_max=mx.maximum(self.sums.log_ratio_max, other.sums.log_ratio_max),
+        )
+        return Measurements(sums, self.ratios + other.ratios, self.scores + other.scores)
 
     def by_token(self, batch: Experience, order: Sequence[int]) -> Scores:
         """Return ratios and scores in the layout of the batch. order: rows of all micro-batches, in their order."""

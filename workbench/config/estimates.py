@@ -125,10 +125,11 @@ def file_problems(config: Config) -> list[Problem]:
 
         checks.append(("model.path", partial(check_local, model)))
     if model.policy_init or model.value_init:
-        from trainer.engine.initial import check_policy_init, check_value_init
+        from trainer.engine.initial import check_init
 
-        checks += [("model.policy_init", partial(check_policy_init, model))] if model.policy_init else []
-        checks += [("model.value_init", partial(check_value_init, model))] if model.value_init else []
+        for key, other in (("policy_init", "value_init"), ("value_init", "policy_init")):
+            if getattr(model, key):
+                checks.append((f"model.{key}", partial(check_init, model.model_copy(update={other: ""}))))
     checks.append(("data.prompts", partial(check_prompts, config.data)))
     checks += [("reward.sources", partial(code_of, one.path)) for one in sources if isinstance(one, PythonSource)]
     if any(isinstance(source, ModelSource) for source in sources):

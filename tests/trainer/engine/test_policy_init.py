@@ -12,7 +12,7 @@ from runs_helper import newest_checkpoint, record, tiny_config
 from tiny import make_checkpoint
 
 from trainer.config.schema import ModelConfig
-from trainer.engine.initial import check_policy_init, init_policy
+from trainer.engine.initial import check_init, init_policy
 from trainer.errors import ModelError
 from trainer.events import Iteration
 from trainer.models.actor_critic import ActorCriticLLM
@@ -50,7 +50,7 @@ def trained(made: Path) -> dict[str, mx.array]:
 
 def begun(made: Path, adapter: Path, **settings: Any) -> ActorCriticLLM:
     config = ModelConfig.model_validate({"path": str(made / "model"), "policy_init": str(adapter)} | settings)
-    check_policy_init(config)
+    check_init(config)
     actor = ActorCriticLLM(load_backbone(config).backbone, config, key=mx.random.key(3))
     init_policy(actor, config)
     return actor
@@ -80,9 +80,9 @@ def test_a_run_goes_on_where_an_adapter_ended(made: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"lora_rank": 4}, r"set model\.lora_rank = 8, model\.lora_targets = \['q_proj', 'v_proj'\]"),
-        ({"lora_targets": ["q_proj"]}, "another adapter than the policy's"),
-        ({"lora_layers": 1}, "blocks 0, 1"),
+        ({"lora_rank": 4}, r'set model\.lora_rank = 8, model\.lora_targets = \["q_proj", "v_proj"\]'),
+        ({"lora_targets": ["q_proj"]}, "another adapter than this run"),
+        ({"lora_layers": 1}, "model.lora_layers = 2"),
     ],
 )
 def test_another_adapter_is_refused(made: Path, settings: dict[str, Any], message: str) -> None:

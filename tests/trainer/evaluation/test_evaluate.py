@@ -17,7 +17,7 @@ from runs_helper import comparable, record, tiny_config, workspace
 
 from trainer.arrays import Purpose, key_for, to_list
 from trainer.data import Prompt, encode_prompts, load_prompts, split_prompts
-from trainer.evaluation.held_out import ReferenceBaseline, evaluate, measure, reference_baseline
+from trainer.evaluation.held_out import ReferenceBaseline, evaluate, measure
 from trainer.events import Evaluation, Iteration, PhaseProgress, RunStarted, SamplesWritten
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import load_backbone
@@ -60,7 +60,7 @@ def test_every_evaluation_of_a_policy_draws_the_same(tmp_path: Path) -> None:
 
 def test_a_policy_that_is_its_reference_wins_exactly_half(tmp_path: Path) -> None:
     ppo, held_out = make_ppo(tmp_path, iterations=0)
-    found = evaluate(ppo, held_out, 0, reference_baseline(ppo, held_out))
+    found = evaluate(ppo, held_out, 0, ReferenceBaseline(held_out, draws=ppo.config.eval.best_of))
     assert (found.win_rate, found.kl) == (0.5, 0)
     assert found.reference_score == found.score_mean == found.best_of_score
     assert found.best_of == 1
@@ -71,7 +71,7 @@ def test_a_win_is_a_higher_score_than_the_references_with_the_same_draws(tmp_pat
     ppo, held_out = make_ppo(tmp_path, MOVED, "data.eval_fraction=0.8")
     (tmp_path / "odd.py").write_text("def score(completion_ids, **_): return [sum(ids) % 3 for ids in completion_ids]")
     ppo.rewards = build_rewards(tiny_config(tmp_path, f"reward.sources=['{tmp_path}/odd.py:score']").reward)
-    found = evaluate(ppo, held_out, 1, reference_baseline(ppo, held_out))
+    found = evaluate(ppo, held_out, 1, ReferenceBaseline(held_out, draws=ppo.config.eval.best_of))
     (policy, mine), (reference, theirs) = by_hand(ppo, held_out), by_hand(ppo, held_out, reference=True)
     assert policy.texts != reference.texts
     points = [float(np.sign(one - other)) / 2 + 0.5 for one, other in zip(mine, theirs, strict=True)]
@@ -130,7 +130,7 @@ def test_more_draws_of_the_reference_extend_the_first_ones_so_that_the_best_only
 def test_a_baseline_follows_the_rewards_and_the_sampling_like_a_new_one(change: str, tmp_path: Path) -> None:
     normalize = f"reward.normalize={'running' if change == 'statistics' else 'off'}"
     ppo, held_out = make_ppo(tmp_path, normalize)
-    baseline = reference_baseline(ppo, held_out)
+    baseline = ReferenceBaseline(held_out, draws=ppo.config.eval.best_of)
     before = evaluate(ppo, held_out, 1, baseline)
     settings = {
         "reward": (f"reward.sources=['{tmp_path}/rewards.py:constant']",),
@@ -142,13 +142,15 @@ def test_a_baseline_follows_the_rewards_and_the_sampling_like_a_new_one(change: 
     if change == "statistics":
         ppo.iteration(2)
     after = evaluate(ppo, held_out, 2, baseline)
-    assert comparable(after) == comparable(evaluate(ppo, held_out, 2, reference_baseline(ppo, held_out)))
+    assert comparable(after) == comparable(
+        evaluate(ppo, held_out, 2, ReferenceBaseline(held_out, draws=ppo.config.eval.best_of))
+    )
     assert after.reference_score != before.reference_score
 
 
 def test_a_baseline_is_sampled_and_scored_once_while_nothing_changes(tmp_path: Path) -> None:
     ppo, held_out = make_ppo(tmp_path)
-    baseline = reference_baseline(ppo, held_out)
+    baseline = ReferenceBaseline(held_out, draws=ppo.config.eval.best_of)
     evaluate(ppo, held_out, 1, baseline)
     responses, scores = baseline.responses, baseline.scores(ppo)
     evaluate(ppo, held_out, 1, baseline)
@@ -158,7 +160,7 @@ def test_a_baseline_is_sampled_and_scored_once_while_nothing_changes(tmp_path: P
 
 def test_batch_normalisation_covers_policy_and_reference_together(tmp_path: Path) -> None:
     ppo, held_out = make_ppo(tmp_path, MOVED, "reward.normalize=batch")
-    found = evaluate(ppo, held_out, 1, reference_baseline(ppo, held_out))
+    found = evaluate(ppo, held_out, 1, ReferenceBaseline(held_out, draws=ppo.config.eval.best_of))
     plain, _ = make_ppo(tmp_path, MOVED, "reward.normalize=batch")
     plain.rewards = build_rewards(tiny_config(tmp_path).reward)
     mine, theirs = [np.mean(by_hand(plain, held_out, reference=of)[1]) for of in (False, True)]
@@ -171,14 +173,14 @@ def test_the_moving_average_is_evaluated_where_there_is_one_and_the_policy_stays
     ppo, held_out = make_ppo(tmp_path, MOVED, "optim.ema_decay=0.9")
     policy, average = ppo.actor.policy_parameters(), ppo.learner.average
     assert average is not None
-    found = evaluate(ppo, held_out, 1, reference_baseline(ppo, held_out))
+    found = evaluate(ppo, held_out, 1, ReferenceBaseline(held_out, draws=ppo.config.eval.best_of))
     assert found.averaged
     assert all(array is policy[name] for name, array in ppo.actor.policy_parameters().items())
     ppo.learner.average = None
-    of_policy = evaluate(ppo, held_out, 1, reference_baseline(ppo, held_out))
+    of_policy = evaluate(ppo, held_out, 1, ReferenceBaseline(held_out, draws=ppo.config.eval.best_of))
     assert not of_policy.averaged
     ppo.actor.update_policy(average)
-    expected = evaluate(ppo, held_out, 1, reference_baseline(ppo, held_out))
+    expected = evaluate(ppo, held_out, 1, ReferenceBaseline(held_out, draws=ppo.config.eval.best_of))
     assert comparable(found) == comparable(expected) | {"averaged": True}
     assert found.kl != of_policy.kl
 
@@ -214,7 +216,7 @@ def test_the_critic_is_evaluated_by_the_rewards_after_each_token(value_model: st
 
 def test_without_a_critic_there_are_no_critic_numbers(tmp_path: Path) -> None:
     ppo, held_out = make_ppo(tmp_path, "ppo.estimator=reinforce")
-    found = evaluate(ppo, held_out, 1, reference_baseline(ppo, held_out))
+    found = evaluate(ppo, held_out, 1, ReferenceBaseline(held_out, draws=ppo.config.eval.best_of))
     assert math.isnan(found.explained_variance)
     assert math.isnan(found.value_error)
     assert math.isfinite(found.score_mean + found.win_rate)

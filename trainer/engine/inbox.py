@@ -15,7 +15,6 @@ import itertools
 import json
 import os
 import re
-import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -129,8 +128,6 @@ class Inbox:
         self._open: set[str] = set()  # questions that are not answered yet
         with storage_error(f"cannot use '{path}' for requests", "fix the folder"):
             own_folder(path, mode=_PRIVATE_FOLDER)
-            if stat.S_IMODE(path.lstat().st_mode) != _PRIVATE_FOLDER:  # made by an older version
-                path.chmod(_PRIVATE_FOLDER)
             answers = path / _ANSWERS
             for left in [*path.iterdir(), *(answers.iterdir() if is_folder(answers) else ())]:
                 if _OURS.fullmatch(left.name):

@@ -13,7 +13,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -45,7 +45,6 @@ _REFUSED = {
 # Settings in which the configuration of a run may have come to differ from the plan, besides the live ones.
 _FREE = ("ppo.iterations", "checkpoint.every", "eval.every", "run.trackers", "run.name", "run.dir")
 
-_Load = Callable[[dict[str, Any], Config | None], Config]
 Values = Mapping[str, Mapping[str, Any]]
 """Settings that vary: by dotted key, then by their text in the names of runs, the values."""
 
@@ -110,19 +109,7 @@ def plan_sweep(
     for assignment in overrides:
         if (key := assignment.partition("=")[0].strip()) in values:
             raise UsageError(f"--set {key} and --vary {key}: give only one of them")
-    tables = parse_overrides([*overrides])
-
-    def load(own: dict[str, Any], first: Config | None) -> Config:
-        if first:  # the source may be a pipe, which can be read once
-            return _pinned(with_overrides(first, own))
-        both = {name: {**tables.get(name, {}), **own.get(name, {})} for name in {**tables, **own}}
-        if (config := load_config(source, both)).run.seed < 0:
-            raise UsageError(
-                "run.seed = -1 draws a seed, and a sweep has fixed ones: choose the first with --set run.seed=0"
-            )
-        return _pinned(config)
-
-    return _sweep(source, name, None, jobs, values, seeds, load)
+    return _sweep(source, name, None, jobs, values, seeds, tables=parse_overrides([*overrides]))
 
 
 def with_more_seeds(sweep: Sweep, seeds: int) -> Sweep:
@@ -132,10 +119,7 @@ def with_more_seeds(sweep: Sweep, seeds: int) -> Sweep:
     """
     if seeds <= sweep.seeds:
         raise UsageError(f"--seeds {seeds}: sweep '{sweep.name}' has {counted(sweep.seeds, 'seed')} already; name more")
-    first = sweep.runs[0].config
-    return _sweep(
-        "", sweep.name, sweep.runs_dir, sweep.jobs, sweep.vary, seeds, lambda own, _: with_overrides(first, own)
-    )
+    return _sweep("", sweep.name, sweep.runs_dir, sweep.jobs, sweep.vary, seeds, sweep.runs[0].config)
 
 
 def saved_sweep(name: str, runs_dir: Path) -> Sweep | None:
@@ -152,9 +136,7 @@ def saved_sweep(name: str, runs_dir: Path) -> Sweep | None:
         raw = _FORMAT.current(read_json(path), f"'{path}'")
         saved = _SavedSweep.model_validate(raw)
         first = validate(CONFIG_FORMAT.current(saved.config, f"'{path}'"))
-        return _sweep(
-            "", name, runs_dir, saved.jobs, saved.vary, saved.seeds, lambda own, _: with_overrides(first, own)
-        )
+        return _sweep("", name, runs_dir, saved.jobs, saved.vary, saved.seeds, first)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -268,61 +250,75 @@ def _sweep(
     jobs: int,
     vary: Values,
     seeds: int,
-    load: _Load,
+    first: Config | None = None,
+    tables: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Sweep:
     """Build the plan: the configuration of each combination, and then its runs.
 
-    source: names the configuration in errors. load: returns the configuration with some tables of settings, from that
-    of the first combination if there is one already.
+    source, tables: preset or file, with settings, of the first combination that can be loaded, unless `first` is that
+    of a saved plan; the others differ from it in what varies. Raises UsageError, and ConfigError with every problem
+    once.
     """
     if (size := math.prod(map(len, vary.values())) * seeds) > MOST:
         raise UsageError(f"this sweep has {counted(size, 'run')}, and the most are {MOST:,}: vary less")
-    keys = [*vary]
-    products = itertools.product(*(values.values() for values in vary.values()))
-    configs = _configs(source, [dict(zip(keys, values, strict=True)) for values in products], load)
-    name = name or configs[0].run.name or name_of(source)
-    if not re.fullmatch(RUN_NAME, name):
-        raise UsageError(f"--name {name!r}: {PATTERNS[RUN_NAME]}")
-    runs_dir = runs_dir or Path(configs[0].run.dir)
+    keys, is_new, tables = [*vary], first is None, tables or {}
     resolved: dict[str, dict[str, Any]] = {key: {} for key in keys}
-    combinations = []
-    for texts, config in zip(itertools.product(*vary.values()), configs, strict=True):
-        tables = config.model_dump()
-        settings = {key: tables[table][field] for key in keys for table, _, field in [key.partition(".")]}
-        for key, text in zip(keys, texts, strict=True):
-            resolved[key][text] = settings[key]
-        combination = "_".join(f"{key}-{text}" for key, text in zip(short_keys(keys), texts, strict=True))
-        combinations.append((combination, settings, config))
-    runs = [
-        SweepRun(combination, settings, _placed(name, runs_dir, combination, with_later_seed(config, number)))
-        for number in range(seeds)
-        for combination, settings, config in combinations
-    ]
-    return Sweep(name, runs_dir, jobs, resolved, seeds, runs)
-
-
-def _configs(source: str, combinations: Sequence[Mapping[str, Any]], load: _Load) -> list[Config]:
-    """Return the configuration of each combination. Raises UsageError, and ConfigError with every problem once."""
-    configs: list[Config] = []
+    combinations: list[tuple[str, dict[str, Any], Config]] = []
     problems: dict[str, list[str]] = {}
-    for settings in combinations:
+    count = 0
+    for texts in itertools.product(*vary.values()):
+        count += 1
+        settings = {key: vary[key][text] for key, text in zip(keys, texts, strict=True)}
         own: dict[str, dict[str, Any]] = {}
         for key, value in settings.items():
             table, _, field = key.partition(".")
             own.setdefault(table, {})[field] = value
         try:
-            configs.append(load(own, configs[0] if configs else None))
+            if first is None:  # the source may be a pipe, which can be read once
+                config = load_config(
+                    source, {of: {**tables.get(of, {}), **own.get(of, {})} for of in {**tables, **own}}
+                )
+            else:
+                config = with_overrides(first, own)
         except ConfigError as error:
             label = ", ".join(f"{key} = {short(_text(value))}" for key, value in settings.items())
             for problem in error.problems:
                 problems.setdefault(problem, []).append(label)
+            continue
+        if config.run.seed < 0:
+            raise UsageError(
+                "run.seed = -1 draws a seed, and a sweep has fixed ones: choose the first with --set run.seed=0"
+            )
+        config = _pinned(config) if is_new else config
+        first = first or config
+        dump = config.model_dump()
+        for key, text in zip(keys, texts, strict=True):
+            table, _, field = key.partition(".")
+            settings[key] = resolved[key][text] = dump[table][field]
+        combination = "_".join(f"{key}-{text}" for key, text in zip(short_keys(keys), texts, strict=True))
+        combinations.append((combination, settings, config))
     if problems:
         found = []
-        for text, labels in problems.items():
+        for problem, labels in problems.items():
             more = f" (and in {counted(len(labels) - 1, 'other combination')})" if len(labels) > 1 else ""
-            found.append(text if len(labels) == len(combinations) else f"combination {labels[0]}: {text}{more}")
+            found.append(problem if len(labels) == count else f"combination {labels[0]}: {problem}{more}")
         raise ConfigError(found, source)
-    return configs
+    base = combinations[0][2]
+    name = name or base.run.name or name_of(source)
+    if not re.fullmatch(RUN_NAME, name):
+        raise UsageError(f"--name {name!r}: {PATTERNS[RUN_NAME]}")
+    runs_dir = runs_dir or Path(base.run.dir)
+    runs = []
+    for number in range(seeds):
+        for combination, settings, config in combinations:
+            seeded = with_later_seed(config, number)
+            own_name = f"{name}_{combination}_seed-{seeded.run.seed}"
+            if len(os.fsencode(own_name)) > _LONGEST_NAME:
+                way_out = "use a shorter --name, or vary less"
+                raise UsageError(f"run name '{short(own_name)}' is longer than {_LONGEST_NAME} bytes: {way_out}")
+            place = seeded.run.model_copy(update={"name": own_name, "dir": str(runs_dir)})
+            runs.append(SweepRun(combination, settings, seeded.model_copy(update={"run": place})))
+    return Sweep(name, runs_dir, jobs, resolved, seeds, runs)
 
 
 def _pinned(config: Config) -> Config:
@@ -333,16 +329,6 @@ def _pinned(config: Config) -> Config:
 
         return with_checkpoints(config)
     return config
-
-
-def _placed(sweep: str, runs_dir: Path, combination: str, config: Config) -> Config:
-    """Name a run and put it in its folder. Raises UsageError for a name that is too long."""
-    name = f"{sweep}_{combination}_seed-{config.run.seed}"
-    if len(os.fsencode(name)) > _LONGEST_NAME:
-        way_out = "use a shorter --name, or vary less"
-        raise UsageError(f"run name '{short(name)}' is longer than {_LONGEST_NAME} bytes: {way_out}")
-    place = config.run.model_copy(update={"name": name, "dir": str(runs_dir)})
-    return config.model_copy(update={"run": place})
 
 
 def _varied(text: str) -> tuple[str, dict[str, Any]]:

@@ -26,7 +26,7 @@ from trainer.fitting.gradients import (
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
 from trainer.ppo.losses import LossSettings, LossSums, Measurements, Objective, Scores, loss_of, reference_states
-from trainer.ppo.steps import over_micro_batches
+from trainer.ppo.steps import on_shares, over_micro_batches
 from trainer.rollout.experience import Experience
 
 Trainables = dict[str, Parameters]  # by "policy" and "value", as far as the step trains them
@@ -183,8 +183,9 @@ class Learner:
         """
         weight = _weight(batch, settings)
         mx.eval(weight)
-        share, order = self.ranks.dealt(batch.lengths()), list[int]()
-        own = batch.take(share)
+        alone, order = self.ranks.alone, list[int]()
+        share = [] if alone else self.ranks.dealt(batch.lengths())
+        own = batch if alone else batch.take(share)
 
         def parts() -> Iterator[tuple[Experience, mx.array | None]]:
             for rows in micro_batch_rows(own.lengths(), self.config.micro_batch_tokens, progress=progress):
@@ -206,29 +207,26 @@ class Learner:
                 grad_checkpoint=self.config.grad_checkpoint,
                 join=Measurements.joined,
             )
-            by_token = measured.by_token(own, order)
-            by_token = {name: batch.spread(value, share) for name, value in by_token.items()}
-            mx.eval(by_token)
-        gradients, sums, scores = self.ranks.summed((gradients, list(measured.sums), by_token))
-        largest = self.ranks.largest(mx.stack(list(measured.sums[-2:])))
-        whole = LossSums(*sums)._replace(ratio_max=largest[0], log_ratio_max=largest[1])
-        return Gradients(gradients, whole, scores.pop("ratios", None), scores)
+            sums, scores = measured.sums, measured.by_token(own, order)
+            if not alone:
+                scores = {name: batch.spread(value, share) for name, value in scores.items()}
+            mx.eval(scores)
+        if not alone:
+            gradients, numbers, scores = self.ranks.summed((gradients, list(sums), scores))
+            largest = self.ranks.largest(mx.stack([sums.ratio_max, sums.log_ratio_max]))
+            sums = LossSums(*numbers)._replace(ratio_max=largest[0], log_ratio_max=largest[1])
+        return Gradients(gradients, sums, scores.pop("ratios", None), scores)
 
     def ratios(self, batch: Experience, *, temperature: float, progress: Progress) -> mx.array:
         """Return pi / pi_old of each token of a minibatch under the current policy: [B, T], 0 in the padding."""
-        share = self.ranks.dealt(batch.lengths())
 
         def measured(part: Experience) -> dict[str, mx.array]:
             forward = self.actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits")
             logprobs = forward.logprobs(part.responses, part.mask, temperature)
             return {"ratios": mx.exp(logprobs - filled(part.logprobs))}
 
-        with self.ranks.all_or_none():
-            budget = self.config.micro_batch_tokens
-            found = over_micro_batches(batch.take(share), measured, budget=budget, progress=progress)
-            ratios = batch.spread(found["ratios"], share)
-            mx.eval(ratios)
-        return self.ranks.summed(ratios)
+        passes: Any = {"budget": self.config.micro_batch_tokens, "progress": progress}
+        return on_shares(self.ranks, batch, lambda own: over_micro_batches(own, measured, **passes))["ratios"]
 
     def state(self) -> dict[str, Any]:
         """Return the moments and step counts of both optimisers as one tree of arrays."""

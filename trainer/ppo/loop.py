@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -216,28 +215,21 @@ class PPO:
         alternatives: most likely tokens of each position to add as well. Each rank scores a share of the sequences.
         """
         c = self.config
-        shared = not self.ranks.alone and batch.size >= self.ranks.size
-        rows = self.ranks.dealt(batch.lengths()) if shared else []
         mx.eval(self.actor.policy_parameters(), self.actor.value_parameters())  # read from a file, they may wait for it
         passes: Any = {"micro_batch_tokens": c.optim.micro_batch_tokens, "progress": progress}
         tempered = {**passes, "temperature": c.rollout.temperature}
-        with self.ranks.all_or_none() if shared else nullcontext():
-            part = steps.add_policy_logprobs_and_values(
-                self.actor,
-                batch.take(rows) if shared else batch,
-                alternatives=alternatives,
-                critic=self.has_critic,
-                **tempered,
-            )
+        critic: Any = {"alternatives": alternatives, "critic": self.has_critic}
+
+        def scored(part: Experience) -> dict[str, mx.array]:
+            part = steps.add_policy_logprobs_and_values(self.actor, part, **critic, **tempered)
             part = steps.add_kl_to_sa_pairs(self.actor, part, estimator=c.ppo.kl_estimator, **tempered)
             if self.critic_apart:
                 part = steps.add_values_to_sa_pairs(self.actor, part, **passes)
-            if not shared:
-                return part
-            new = {name: value for name, value in part._asdict().items() if getattr(batch, name) is None}
-            found: Any = {name: batch.spread(value, rows) for name, value in new.items() if value is not None}
-            mx.eval(found)
-        return batch._replace(**self.ranks.summed(found))
+            fields: dict[str, Any] = part._asdict()
+            return {name: x for name, x in fields.items() if x is not None and getattr(batch, name) is None}
+
+        found: Any = steps.on_shares(self.ranks, batch, scored)
+        return batch._replace(**found)
 
     def _with_greedy_baselines(self, number: int, batch: Experience, prompts: Sequence[Prompt]) -> Experience:
         """Return the batch with the baselines of ReMax."""

@@ -100,7 +100,7 @@ class PrefixValues:
 
         bootstrap_truncated: those of a truncated response go on with its value after the last token.
         """
-        after = batch.values_after(bootstrap_truncated=bootstrap_truncated)
+        after = filled(batch.final_values) * batch.truncated if bootstrap_truncated else None
         zeros = mx.zeros_like(batch.mask)
         rewards = maths.td_errors(filled(batch.rewards), zeros, batch.mask, gamma=gamma, final_values=after)
         returns = np.array(maths.discounted_sums(rewards, batch.mask, gamma), dtype=np.float64)

@@ -11,6 +11,7 @@ import mlx.core as mx
 from trainer import maths
 from trainer.arrays import filled, to_list
 from trainer.data import Prompt
+from trainer.distributed.ranks import Ranks
 from trainer.events import Progress, silent
 from trainer.fitting.gradients import micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM, Want
@@ -46,6 +47,19 @@ def over_micro_batches(
         name: batch.gathered([arrays[name] for arrays in found], order, extra=last.shape[1] - width)
         for name, last in found[-1].items()
     }
+
+
+def on_shares(
+    ranks: Ranks, batch: Experience, compute: Callable[[Experience], dict[str, mx.array]]
+) -> dict[str, mx.array]:
+    """Return the arrays [B, ...] that `compute` finds in a batch, each rank in a share of its rows."""
+    if ranks.alone or batch.size < ranks.size:
+        return compute(batch)
+    share = ranks.dealt(batch.lengths())
+    with ranks.all_or_none():
+        found = {name: batch.spread(value, share) for name, value in compute(batch.take(share)).items()}
+        mx.eval(found)
+    return ranks.summed(found)
 
 
 def add_policy_logprobs_and_values(
@@ -191,7 +205,7 @@ def compute_td_errors(batch: Experience, *, gamma: float, bootstrap_truncated: b
     V after the end is 0, or with `bootstrap_truncated` the critic's value where a response was truncated, in place of
     its score.
     """
-    final = batch.values_after(bootstrap_truncated=bootstrap_truncated)
+    final = filled(batch.final_values) * batch.truncated if bootstrap_truncated else None
     deltas = maths.td_errors(filled(batch.rewards), filled(batch.values), batch.mask, gamma=gamma, final_values=final)
     return batch._replace(td_errors=deltas)
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from trainer.arrays import filled, to_list
+from trainer.arrays import to_list
 
 
 class Experience(NamedTuple):
@@ -63,26 +63,20 @@ class Experience(NamedTuple):
         """Return the length of each sequence, prompt and response together, in tokens."""
         return to_list(self.prompt_lengths + self.response_lengths)
 
-    def values_after(self, *, bootstrap_truncated: bool) -> mx.array | None:
-        """Return V after the last token [B], for truncated responses the critic's; None where it is 0 for all."""
-        return filled(self.final_values) * self.truncated if bootstrap_truncated else None
-
     def take(self, rows: Sequence[int]) -> Experience:
         """Return the sequences of `rows`, in that order, cut to the longest of them."""
         index = mx.array(list(rows))
         length = int((self.prompt_lengths + self.response_lengths)[index].max())
         width = max(int(self.response_lengths[index].max()), 1)
 
-        def cut(name: str, value: Any) -> Any:
+        fields: dict[str, Any] = self._asdict()
+        for name, value in fields.items():
             if isinstance(value, list):
-                return [value[row] for row in rows]
-            if not isinstance(value, mx.array):
-                return value
-            if value.ndim == 1:
-                return value[index]
-            return value[index][:, : length if name == "sequences" else width]
-
-        return Experience(*(cut(name, value) for name, value in zip(self._fields, self, strict=True)))
+                fields[name] = [value[row] for row in rows]
+            elif isinstance(value, mx.array):
+                cut = value[index]
+                fields[name] = cut if value.ndim == 1 else cut[:, : length if name == "sequences" else width]
+        return Experience(**fields)
 
     def gathered(self, parts: Sequence[mx.array], order: Sequence[int], *, extra: int = 0) -> mx.array:
         """Join results of parts of the batch in the layout of the batch: [B, T + extra, ...], 0 in the padding.

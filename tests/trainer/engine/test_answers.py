@@ -199,24 +199,6 @@ def test_the_rewards_get_the_prompt_as_it_is_in_the_data_whatever_the_model_read
     assert with_messages.completions[0].tokens == without.completions[0].tokens
 
 
-def test_scoring_goes_by_micro_batches_of_any_size(asked: Asked) -> None:
-    whole = asked(Question(prompt="one", count=5))
-    passes = 0
-
-    def count() -> None:
-        nonlocal passes
-        passes += 1
-
-    settings = asked.config.model_copy(
-        update={"optim": asked.config.optim.model_copy(update={"micro_batch_tokens": 1})}
-    )
-    single = asked(Question(prompt="one", count=5), config=settings, progress=count)
-    assert passes >= 10
-    for one, all_ in zip(single.completions, whole.completions, strict=True):
-        assert one.tokens == all_.tokens
-        np.testing.assert_allclose(one.logprobs, all_.logprobs, atol=1e-5)
-
-
 BAD: list[tuple[dict[str, Any], str]] = [
     ({}, "a question must have a prompt: give it as text, messages or prompt_tokens"),
     ({"prompt_tokens": []}, "the prompt has 0 tokens, data.max_prompt_tokens = 64: give 1 to 64"),
@@ -247,12 +229,6 @@ def test_a_bad_question_is_reported_in_one_line_and_raises_nothing(
     assert reported in answer.problem
     assert "\n" not in answer.problem
     assert answer.completions == []
-
-
-def test_a_prefix_that_holds_a_stop_text_has_ended(asked: Asked) -> None:
-    settings = validate(SETTINGS | {"rollout": {"max_new_tokens": 4, "stop": ["AB"]}})
-    answer = asked(Question(prompt="a", prefix=asked.model.tokenizer.encode("xABx")), config=settings)
-    assert "ends the response already" in answer.problem
 
 
 @pytest.mark.parametrize("reason", [Interrupted("enough", save=True), StorageError("no space")])

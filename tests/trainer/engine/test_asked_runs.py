@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs_helper import Killed, Recorder, outcome, record, run_python, tiny_config, within
+from runs_helper import Recorder, outcome, record, run_python, tiny_config, within
 
 from trainer.engine import answers, inbox
 from trainer.engine.control import Control
@@ -16,7 +16,6 @@ from trainer.engine.training import train
 from trainer.errors import RewardError, StorageError
 from trainer.events import Alert, Event, PhaseProgress, StateChanged
 from trainer.questions import DROPPED, Answer, Question
-from trainer.rollout.generation import generate_responses
 
 QUESTIONS = {
     "policy": Question(prompt="one", count=2, max_new_tokens=4),
@@ -113,33 +112,6 @@ def test_questions_dropped_while_being_answered_end_early_and_change_nothing(tmp
     assert [answer.completions for answer in ended_early] == [[]] * len(ended_early)
 
 
-def test_a_question_whose_request_is_withdrawn_is_not_answered_further(tmp_path: Path) -> None:
-    run, control, asked = tmp_path / "runs" / "a", Control(), list[Path]()
-    steps: list[str] = []
-
-    def watch(event: Event) -> None:
-        if within(event, "generate", 2) and not asked:
-            asked.append(inbox.ask(run, Question(prompt="one", max_new_tokens=16)))
-
-    def counted(*args: Any, progress: Callable[[int, int], None], **kwargs: Any) -> Any:
-        def step(done: int, total: int) -> None:
-            steps.append("step")
-            if len(steps) == 2:
-                inbox.withdraw(asked[0])
-            progress(done, total)
-
-        return generate_responses(*args, progress=step, **kwargs)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(answers, "generate_responses", counted)
-        patched.setattr("trainer.engine.control.INBOX_SECONDS", 0.0)
-        train(tiny_config(tmp_path, "run.name=a"), sinks=[Recorder(watch)], control=control)
-    record(tiny_config(tmp_path, "run.name=whole"))
-    assert len(steps) == 2
-    assert [path for path in (run / "control").rglob("*") if path.is_file()] == []
-    assert outcome(run) == outcome(tmp_path / "runs/whole")
-
-
 @pytest.mark.parametrize("save", [True, False], ids=["stop", "abort"])
 def test_a_run_that_should_end_does_so_within_a_token_step_of_an_answer(
     save: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -175,19 +147,6 @@ def test_a_run_that_should_end_does_so_within_a_token_step_of_an_answer(
         record(tiny_config(tmp_path, "checkpoint.every=0"), resume=tmp_path / "runs/a")
         record(tiny_config(tmp_path, "run.name=whole", "checkpoint.every=0"))
         assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
-
-
-def test_a_run_that_fails_replies_to_its_questions(tmp_path: Path) -> None:
-    control, reported = Control(), list[Answer]()
-
-    def fail(event: Event) -> None:
-        if within(event, "update", 1) and not reported:
-            control.ask(QUESTIONS["policy"], reported.append)
-            raise StorageError("no space")
-
-    with pytest.raises(StorageError):
-        train(tiny_config(tmp_path, "run.name=a"), sinks=[Recorder(fail)], control=control)
-    assert [answer.problem for answer in reported] == ["the run ended before it was answered"]
 
 
 def test_a_run_that_does_not_begin_replies_to_its_questions(tmp_path: Path) -> None:
@@ -259,16 +218,3 @@ def test_another_process_asks_a_run_and_reads_its_answer(tmp_path: Path) -> None
     assert inbox.read_answer(paths[0]) is None, "it is read once"
     (alert,) = recorder.of(Alert)
     assert alert.message == "request '0.json' ignored: question.prompt.str: Input should be a valid string"
-
-
-def test_a_run_that_is_killed_leaves_nobody_waiting(tmp_path: Path) -> None:
-    control, reported = Control(), list[Answer]()
-
-    def kill(event: Event) -> None:
-        if within(event, "update", 1):
-            control.ask(QUESTIONS["policy"], reported.append)
-            raise Killed
-
-    with pytest.raises(Killed):
-        train(tiny_config(tmp_path), sinks=[Recorder(kill)], control=control)
-    assert len(reported) == 1

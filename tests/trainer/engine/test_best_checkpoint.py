@@ -116,13 +116,6 @@ def test_scores_are_compared_as_they_were_before_they_were_normalised(writer: Ch
     assert best == Best(2, "score", 3.0, SOURCES)
 
 
-def test_reporting_an_evaluation_twice_changes_nothing(folder: RunFolder, writer: CheckpointWriter) -> None:
-    keep(writer, [0.1, 0.5])
-    before = folder.best.stat().st_mtime_ns
-    keep_best(writer, SNAPSHOT._replace(iteration=2), evaluation(0.5), "score")
-    assert folder.best.stat().st_mtime_ns == before
-
-
 def test_a_damaged_or_missing_best_counts_as_none_and_the_next_evaluation_is_better(
     folder: RunFolder, writer: CheckpointWriter
 ) -> None:

@@ -444,12 +444,3 @@ def test_closing_on_a_full_disk_does_not_hide_the_error_before_it() -> None:
         raise DivergedError("NaN")
     with pytest.raises(StorageError), closing([Full()], Control()):
         pass
-
-
-def test_a_listed_name_of_many_folders_is_refused_in_a_short_line(tmp_path: Path) -> None:
-    path = RunFolder(tmp_path).checkpoint(1)
-    path.mkdir(parents=True)
-    (path / "state.json").write_text(json.dumps({"files": {"a/" * 5000 + "b": {"bytes": 1}}}))
-    [problem] = checkpoints(RunFolder(tmp_path)).problems.values()
-    assert "which is not in the checkpoint" in problem
-    assert len(problem) < 200

@@ -96,16 +96,6 @@ def test_requests_are_handled_in_order_while_the_trainer_is_paused() -> None:
     assert log.heard == ["paused", "checkpoint", ("ppo.kl_coef", 0.1), *rollbacks, "resumed"]
 
 
-@pytest.mark.parametrize("save", [True, False], ids=["stop", "abort"])
-def test_a_paused_trainer_obeys_a_stop(save: bool) -> None:
-    control = Control()
-    control.attach(log := Log(control.stop if save else control.abort))
-    control.pause()
-    with pytest.raises(Interrupted) as ended:
-        control.check()
-    assert (ended.value.save, log.heard) == (save, ["paused"])
-
-
 def test_a_check_for_the_end_leaves_other_requests_to_the_run_that_comes() -> None:
     control, log = Control(), Log()
     control.set("ppo.kl_coef", 0.1)
@@ -186,15 +176,6 @@ def test_questions_are_answered_in_order_and_after_the_other_requests() -> None:
     assert log.heard == ["checkpoint", "one", "two"]
 
 
-def test_a_question_while_another_is_answered_waits_its_turn() -> None:
-    control = Control()
-    replies = Replies(control)
-    control.attach(log := Log(lambda: replies.ask("two") if log.heard == ["one"] else None))
-    replies.ask("one")
-    control.check()
-    assert log.heard == replies.prompts == ["one", "two"]
-
-
 def test_a_paused_trainer_answers_and_a_pause_during_an_answer_applies_afterwards() -> None:
     control = Control()
     replies = Replies(control)
@@ -213,16 +194,6 @@ def test_a_paused_trainer_answers_and_a_pause_during_an_answer_applies_afterward
     control.check()
     assert log.heard == ["one", "paused", "two", "resumed"]
     assert replies.prompts == ["one", "two"]
-
-
-def test_a_pause_that_comes_with_a_question_is_reported_before_the_answer() -> None:
-    control = Control()
-    replies = Replies(control)
-    control.attach(log := Log(lambda: control.resume() if log.heard[-1] == "one" else None))
-    replies.ask("one")
-    control.pause()
-    control.check()
-    assert log.heard == ["paused", "one", "resumed"]
 
 
 @pytest.mark.parametrize("save", [True, False], ids=["stop", "abort"])
@@ -426,15 +397,6 @@ def test_an_existing_checkpoint_is_reported_and_not_written_again(tmp_path: Path
     assert [saved.iteration for saved in recorder.of(CheckpointSaved)] == [1, 2, 3]
 
 
-def test_a_control_releases_a_run_that_has_ended(tmp_path: Path) -> None:
-    control, recorder = Control(), Recorder()
-    train(tiny_config(tmp_path, "ppo.iterations=1"), sinks=[recorder], control=control)
-    reported = len(recorder.events)
-    control.checkpoint()
-    control.check()
-    assert len(recorder.events) == reported
-
-
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_stopped_run_keeps_the_last_whole_iteration_and_resumes_exactly(phase: str, tmp_path: Path) -> None:
     control = Control()
@@ -469,16 +431,6 @@ def test_a_run_stopped_before_its_first_iteration_keeps_its_beginning(tmp_path: 
     record(tiny_config(tmp_path), resume=tmp_path / "runs/a")
     record(tiny_config(tmp_path, "run.name=whole"))
     assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
-
-
-def test_a_resumed_run_that_is_stopped_at_once_stays_where_it_was(tmp_path: Path) -> None:
-    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=2"))
-    before = outcome(tmp_path / "runs/a")
-    control, recorder = Control(), Recorder()
-    recorder.watch = lambda event: control.stop() if within(event, "update", 3) else None
-    ended = train(tiny_config(tmp_path), resume=tmp_path / "runs/a", sinks=[recorder], control=control)
-    assert (ended.iteration, ended.checkpoint) == (2, "checkpoints/step-000002")
-    assert outcome(tmp_path / "runs/a")["checkpoint"] == before["checkpoint"]
 
 
 def hurt(tmp_path: Path, accident: str, place: str) -> subprocess.CompletedProcess[str]:

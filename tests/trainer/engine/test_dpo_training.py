@@ -15,7 +15,7 @@ import runs_helper
 from dpo_helper import dpo_config
 from preference_samples import labelled, preference, reward_config
 from runs_helper import Killed, Recorder, comparable, killed_at, newest_checkpoint, tiny_config
-from tiny import load_tiny, make_tokenizer
+from tiny import load_tiny
 from wrapped_tokenizer import TEMPLATE, Wrapper
 
 from trainer.config.dpo import DPOConfig, DPODataConfig
@@ -23,7 +23,7 @@ from trainer.config.loading import load_config_as
 from trainer.config.reward_sources import ModelSource
 from trainer.config.schema import DataConfig
 from trainer.data import PromptRow, encode_prompts, split_prompts
-from trainer.dpo import completion_logprobs, read_completions, to_batch, to_completions
+from trainer.dpo import completion_logprobs, read_completions, to_completions
 from trainer.engine.control import Control
 from trainer.engine.dpo import DPO
 from trainer.engine.training import train
@@ -213,18 +213,6 @@ def test_the_gradient_agrees_with_finite_differences(tmp_path: Path) -> None:
         return float(dpo.learner.gradients(dpo.data.train)[1].loss) / len(dpo.data.train)
 
     assert (loss(0.003) - loss(-0.003)) / 0.006 == pytest.approx(norm, rel=0.02)
-
-
-def test_prompts_do_not_enter_the_loss(tmp_path: Path) -> None:
-    dpo = fresh(tmp_path)
-    batch = to_batch(dpo.data.train[:4])
-    for row, (length, mask) in enumerate(zip(batch.completions.prompt_lengths, batch.completions.mask, strict=True)):
-        count = int(mask.sum())
-        tokens = batch.completions.sequences[row, int(length) : int(length) + count]
-        assert mx.array_equal(tokens, batch.completions.tokens[row, :count])
-        assert int(tokens[-1]) == 256
-    start = dpo.data.train[0].sequences[0][: int(batch.completions.prompt_lengths[0])]
-    assert make_tokenizer().decode(start) == "say 0: "
 
 
 # What is learnt

@@ -237,12 +237,6 @@ def test_a_request_that_cannot_be_removed_is_handled_once(folder: RunFolder, mon
     assert [inbox.take() for _ in range(3)] == [[call.step()], [], []]
 
 
-def test_a_missing_inbox_is_empty(folder: RunFolder) -> None:
-    inbox = Box(folder)
-    folder.control.rmdir()
-    assert inbox.take() == []
-
-
 def test_another_process_pauses_changes_and_stops_a_run(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "a"
     script = "import sys, json; from pathlib import Path; from trainer.engine.inbox import send; "
@@ -310,13 +304,6 @@ def test_requests_and_answers_are_private_to_the_owner(folder: RunFolder) -> Non
     assert request_modes == [0o600]
     assert [stat.S_IMODE(path.stat().st_mode) for path in (folder.control, answer.parent)] == [0o700, 0o700]
     assert stat.S_IMODE(answer.stat().st_mode) == 0o600
-
-
-def test_a_folder_of_requests_that_others_may_enter_is_made_private(folder: RunFolder) -> None:
-    folder.control.mkdir()
-    folder.control.chmod(0o777)
-    Box(folder)
-    assert stat.S_IMODE(folder.control.stat().st_mode) == 0o700
 
 
 def test_a_link_is_neither_a_request_nor_an_answer(folder: RunFolder, tmp_path: Path) -> None:

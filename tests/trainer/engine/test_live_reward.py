@@ -14,7 +14,6 @@ from runs_helper import Killed, Recorder, comparable, newest_checkpoint, outcome
 from trainer.config import load_config
 from trainer.engine.control import Control
 from trainer.engine.training import train
-from trainer.errors import RewardError
 from trainer.events import Alert, Event, Iteration, RunEnded, RunStarted, SettingChanged, StateChanged
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
@@ -179,20 +178,6 @@ def test_unavailable_sources_are_refused_and_the_old_ones_stay(sources: Any, mes
     assert left[0]["samples"] == left[1]["samples"]
 
 
-def test_requests_made_together_with_a_refused_source_are_applied(folder: Path) -> None:
-    control = Control()
-
-    def ask() -> None:
-        control.set("reward.sources", [model("nowhere")])
-        control.set("ppo.kl_coef", 0.25)
-
-    recorder = Recorder(in_iteration(1, ask))
-    train(tiny_config(folder, "run.name=a"), sinks=[recorder], control=control)
-    assert [change.key for change in recorder.of(SettingChanged)] == ["ppo.kl_coef"]
-    assert [iteration.kl_coef for iteration in recorder.of(Iteration)] == [0.05, 0.25, 0.25]
-    assert [alert.code for alert in recorder.of(Alert)] == ["setting_refused"]
-
-
 def test_whatever_a_foreign_model_raises_the_run_continues(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise RuntimeError("[load] no\nroom")
@@ -260,12 +245,3 @@ def test_a_partly_trained_model_causes_one_warning(folder: Path) -> None:
     assert (alert.iteration, alert.code) == (2, "config")
     assert "half" in alert.message
     assert "is not fully trained" in alert.message
-
-
-def test_a_new_reward_that_fails_when_scoring_ends_the_run_like_any_other(folder: Path) -> None:
-    (folder / "late.py").write_text("def score(completions, **_):\n    return [float('nan')] * len(completions)\n")
-    with pytest.raises(RewardError, match="has score nan"):
-        switched(folder, "a", [f"{folder}/late.py:score"])
-    end = read_journal(folder / "runs/a/events.jsonl").events[-1]
-    assert isinstance(end, RunEnded)
-    assert (end.state, end.iteration) == ("failed", 2)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from scripted_run import answered
 
-from trainer.questions import Answer, Question, from_json, to_json, unanswered
+from trainer.questions import Answer, Question, from_json, to_json
 
 QUESTION = Question(
     prompt=[{"role": "user", "content": "Où ? \x1b[31m \u2028"}],
@@ -75,8 +75,3 @@ def test_anything_but_a_question_is_refused_in_one_line(values: Any, reported: s
 def test_anything_but_an_answer_is_refused(values: Any) -> None:
     with pytest.raises(ValueError, match="answer"):
         from_json(Answer, json.dumps(values))
-
-
-def test_an_answer_that_never_came_names_its_writer_and_why() -> None:
-    answer = unanswered(QUESTION, "the run ended")
-    assert (answer.writer, answer.completions, answer.problem) == ("reference", [], "the run ended")

@@ -13,7 +13,7 @@ from runs_helper import Recorder, flip, tiny_config
 from trainer.engine.answers import SavedPolicy
 from trainer.engine.control import Control
 from trainer.engine.training import train
-from trainer.errors import ConfigError, Interrupted, ModelError, StorageError, TrainerError, UsageError
+from trainer.errors import ConfigError, ModelError, StorageError, TrainerError, UsageError
 from trainer.events import StateChanged
 from trainer.questions import Answer, Question
 from trainer.rewards import trust_all
@@ -146,14 +146,3 @@ def test_a_checkpoint_of_a_newer_version_is_reported_and_the_former_one_still_an
     with pytest.raises(StorageError, match="newer version"):
         policy.use("step-000002")
     assert timeless(ask(policy)) == timeless(before)
-
-
-def test_an_interruption_by_the_progress_check_ends_an_answer(run: RunFolder) -> None:
-    policy = SavedPolicy(run, trust=trust_all)
-
-    def stop() -> None:
-        raise Interrupted("enough", save=False)
-
-    with pytest.raises(Interrupted):
-        policy.answer(QUESTION, stop)
-    assert ask(policy).problem == ""

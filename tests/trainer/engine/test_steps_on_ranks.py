@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from dpo_helper import dpo_config
 from preference_samples import labelled, reward_config
 from ranks_helper import Ended, ended, hurt, largest_difference, started
-from runs_helper import comparable, newest_checkpoint, outcome
+from runs_helper import comparable, newest_checkpoint
 
 from trainer.config import AnyConfig
 from trainer.config.loading import config_text
@@ -133,33 +132,6 @@ def test_dpo_on_two_ranks_learns_what_it_learns_on_one(tmp_path: Path) -> None:
     train_alone("dpo", tmp_path, "one")
     assert largest_difference(measured(tmp_path, "several"), measured(tmp_path, "one")) < 1e-5
     assert any(isinstance(event, Evaluation) for event in events_of(tmp_path, "several")), "samples are scored too"
-
-
-def test_a_killed_rank_ends_the_run_on_the_other_which_resumes_bit_for_bit(whole: Path) -> None:
-    patch = """
-import os, signal
-import trainer
-from trainer.reward_model.reward_learner import RewardLearner
-train = RewardLearner.train
-def dying(self, groups, number, progress):
-    if number == 4:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return train(self, groups, number, progress)
-patch.object(RewardLearner, "train", dying).start()
-"""
-    killed, lost = run_two(whole, commands("reward-model", whole, "killed", "checkpoint.every=2", patch=patch))[::-1]
-    assert (killed.code, lost.code) == (-signal.SIGKILL, 3)
-    end = next(event for event in events_of(whole, "killed") if isinstance(event, RunEnded))
-    assert (end.state, end.exit_code, end.iteration) == ("failed", 3, 3)
-    assert "rank 1" in end.reason
-    assert "was lost" in end.reason
-    resume = ["-m", "workbench", *COMMANDS["reward-model"], "--resume", str(whole / "runs" / "killed")]
-    results = run_two(whole, [resume, resume])
-    assert [result.code for result in results] == [0, 0], results
-    found = [outcome(whole / "runs" / name, MEASURED) for name in ("killed", "several")]
-    for run in found:
-        run["events"] = [{key: value for key, value in event.items() if key != "ranks"} for event in run["events"]]
-    assert found[0] == found[1]
 
 
 def test_a_step_of_fewer_comparisons_than_ranks_is_refused(tmp_path: Path) -> None:

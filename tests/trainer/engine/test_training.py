@@ -11,18 +11,16 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from runs_helper import PROMPTS, Recorder, comparable, outcome, record, run_python, tiny_config, workspace
+from runs_helper import Recorder, comparable, outcome, record, run_python, tiny_config, workspace
 
 from trainer import config
 from trainer.config.schema import BackboneConfig
-from trainer.data import Prompt
 from trainer.engine import ppo
 from trainer.engine.training import train
 from trainer.errors import DivergedError, RewardError
 from trainer.events import Iteration, RunEnded, RunStarted
 from trainer.models.backbone import LoadedModel
 from trainer.ppo.learner import Learner
-from trainer.ppo.loop import PPO
 from trainer.ppo.losses import LossSums
 from trainer.runs import samples
 from trainer.runs.folder import RunFolder
@@ -66,18 +64,6 @@ def test_a_drawn_seed_is_saved_and_gives_the_run_again(tmp_path: Path) -> None:
     assert saved.run.seed == started.seed >= 0
     record(saved.model_copy(update={"run": saved.run.model_copy(update={"name": "again"})}))
     assert outcome(tmp_path / "runs" / "again") == outcome(tmp_path / "runs" / "drawn")
-
-
-def test_every_prompt_is_visited_once_a_pass(tmp_path: Path) -> None:
-    settings = tiny_config(tmp_path, "data.eval_fraction=0", "rollout.batch_size=6", "rollout.samples_per_prompt=2")
-    prompts = [Prompt(place, text, text, [place], {}) for place, text in enumerate(PROMPTS)]
-    ppo = object.__new__(PPO)
-    ppo.config, ppo.prompts = settings, prompts
-    batches = [ppo.batch_prompts(number) for number in range(1, 7)]  # 3 prompts each: two passes of 9
-    assert all(batch[::2] == batch[1::2] for batch in batches)
-    seen = [prompt.index for batch in batches for prompt in batch[::2]]
-    assert sorted(seen[:9]) == sorted(seen[9:]) == list(range(9))
-    assert seen[:9] != seen[9:]
 
 
 NUMBERS = (

@@ -106,11 +106,6 @@ def test_policy_and_reference_are_the_same_as_without_it(made: Path) -> None:
     np.testing.assert_array_equal(found[0][1], found[1][1])
 
 
-def test_without_it_the_critic_begins_at_zero(made: Path) -> None:
-    actor, _ = begun(made, Path(), value_init="")
-    assert all((row == 0).all() for row in values(actor, 1))
-
-
 def test_a_checkpoint_works_like_its_run(made: Path) -> None:
     checkpoint = newest_checkpoint(RunFolder(made / "runs" / "rm"))
     assert checkpoint is not None

@@ -25,7 +25,6 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs
 from workbench.run.run_on_disk import RunOnDisk
-from workbench.run.threads import TrainingThread
 from workbench.run.view import RunView
 
 REPORTED = HumanEvaluation(
@@ -152,20 +151,6 @@ def test_another_process_reports_to_a_live_run_which_emits_it_and_computes_the_s
     assert REPORTED in read_journal(run / "events.jsonl").events
     record(tiny_config(tmp_path, "run.name=whole", "eval.every=0"))
     assert outcome(run) == outcome(tmp_path / "runs/whole")
-
-
-def test_a_session_reports_to_the_run_that_it_trains(tmp_path: Path) -> None:
-    seen: list[Event] = []
-    with TrainingThread(tiny_config(tmp_path, "run.name=a", "eval.every=0", "ppo.iterations=1000")) as session:
-        while not session.finished and not any(isinstance(event, Iteration) for event in seen):
-            seen += session.take(None)
-        add_event(tmp_path / "runs/a", REPORTED)
-        while not session.finished and REPORTED not in seen:
-            seen += session.take(None)
-        session.stop("it was reported")
-        assert session.result().state == "stopped"
-    assert [event for event in seen if isinstance(event, HumanEvaluation)] == [REPORTED]
-    assert REPORTED in read_journal(tmp_path / "runs/a/events.jsonl").events
 
 
 BROKEN: dict[str, Any] = {

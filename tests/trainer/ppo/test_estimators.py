@@ -81,20 +81,6 @@ def test_the_content_of_the_padding_changes_nothing(name: str) -> None:
     assert not float64(estimate(name, wide).advantages)[:, plain.shape[1] :].any()
 
 
-@pytest.mark.parametrize("name", ["reinforce", "rloo", "grpo"])
-def test_a_constant_added_to_every_score_changes_no_advantage(name: str) -> None:
-    before, after = (float64(estimate(name, shaped(shift=shift)).advantages) for shift in (0.0, 5.0))
-    np.testing.assert_allclose(after, before, atol=1e-5)
-
-
-def test_doubling_the_scores_changes_grpo_only_without_the_deviation() -> None:
-    for group_std, factor in ((True, 1.0), (False, 2.0)):
-        before, after = (
-            float64(estimate("grpo", shaped(scale=scale), group_std=group_std).advantages) for scale in (1.0, 2.0)
-        )
-        np.testing.assert_allclose(after, factor * before, atol=1e-3)
-
-
 @pytest.mark.parametrize("name", ["rloo", "grpo"])
 def test_the_advantages_of_a_prompt_sum_to_zero_and_are_constant_in_a_response(name: str) -> None:
     advantages = float64(estimate(name, shaped()).advantages)
@@ -102,28 +88,6 @@ def test_the_advantages_of_a_prompt_sum_to_zero_and_are_constant_in_a_response(n
     np.testing.assert_allclose([firsts[:3].sum(), firsts[3:].sum()], 0, atol=1e-5)
     for row, count in enumerate(COUNTS):
         assert (advantages[row, :count] == firsts[row]).all()
-
-
-def test_a_prompt_with_equal_scores_teaches_grpo_nothing() -> None:
-    batch = shaped()
-    rewards = np.zeros_like(float64(batch.rewards))
-    for row, count in enumerate(COUNTS):
-        rewards[row, count - 1] = 2.0 if row < 3 else row
-    found = estimate("grpo", batch._replace(rewards=mx.array(rewards).astype(mx.float32)))
-    advantages = float64(found.advantages)
-    assert not advantages[:3].any()
-    assert advantages[3:].any()
-
-
-def test_the_baseline_of_a_sequence_does_not_know_its_own_reward() -> None:
-    """This keeps the gradient unbiased: another reward of row 1 moves every baseline of its group but its own."""
-    batch = shaped()
-    rewards = float64(batch.rewards)
-    rewards[1, 0] += 4
-    moved = batch._replace(rewards=mx.array(rewards).astype(mx.float32))
-    for name, group in (("rloo", [0, 2]), ("reinforce", [0, 2, 3, 4, 5])):
-        change = float64(estimate(name, moved).baselines) - float64(estimate(name, batch).baselines)
-        assert [row for row in range(6) if abs(change[row]) > 1e-3] == group
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

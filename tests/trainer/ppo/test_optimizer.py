@@ -14,7 +14,6 @@ from batches import arrays, make_actor, moved_on, random_batch, same, scored
 from mlx.utils import tree_flatten
 from reference import float64
 
-from trainer import maths
 from trainer.config.ppo import PPOConfig
 from trainer.config.schema import OptimConfig
 from trainer.models.actor_critic import ActorCriticLLM
@@ -77,17 +76,6 @@ def test_two_steps_are_those_of_adam_with_bias_correction_and_decoupled_decay(ac
         np.testing.assert_allclose(float64(after), expected, atol=2e-5, err_msg=name)
 
 
-@pytest.mark.parametrize(("still", "rates"), [("policy", (0.0, 0.01)), ("value", (0.01, 0.0))])
-def test_policy_and_critic_have_learning_rates_of_their_own(
-    actor: ActorCriticLLM, still: str, rates: tuple[float, float]
-) -> None:
-    before = arrays(actor)
-    learner = learner_of(actor, policy_lr=rates[0], value_lr=rates[1])
-    learner.train(scored(actor, random_batch()), SETTINGS, "joint")
-    changed = {name.partition(".")[0] for name, x in arrays(actor).items() if not np.array_equal(x, before[name])}
-    assert changed == {"policy", "value"} - {still}
-
-
 @pytest.mark.parametrize("objective", ["policy", "value"])
 def test_a_critic_with_its_own_adapter_and_the_policy_leave_each_other_alone(
     folder: Path, objective: Objective
@@ -106,14 +94,6 @@ def test_a_joint_step_changes_adapter_and_head_and_no_weight_of_the_backbone(act
     learner_of(actor).train(scored(actor, random_batch()), SETTINGS, "joint")
     assert not any(np.array_equal(x, before[name]) for name, x in arrays(actor).items())
     assert same(arrays(actor, "backbone"), frozen)
-
-
-def test_a_step_raises_the_probability_of_tokens_that_did_better_than_expected(actor: ActorCriticLLM) -> None:
-    batch = scored(actor, random_batch(), kl_coef=0)
-    batch = batch._replace(advantages=maths.whiten(batch.advantages, batch.mask))
-    learner_of(actor, policy_lr=1e-3).train(batch, SETTINGS, "policy")
-    change = scored(actor, random_batch()).logprobs - batch.logprobs
-    assert maths.masked_mean(change * batch.advantages, batch.mask).item() > 0
 
 
 # Steps that are not taken

@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from batches import LENGTHS, make_actor, random_batch
+from batches import make_actor, random_batch
 from reference import Floats, float64
 
 from trainer.arrays import filled
@@ -56,15 +56,6 @@ def test_at_first_the_score_stays_as_it_is() -> None:
     assert real(batch, found.prefix_values) == pytest.approx(real(batch, batch.prefix_scores))
     assert real(batch, found.values) == pytest.approx(2 + real(batch, batch.prefix_scores))
     assert not np.array(filled(found.prefix_values))[np.array(batch.mask) == 0].any()
-
-
-def test_it_learns_what_the_score_so_far_tells_of_the_return() -> None:
-    values = PrefixValues(WIDTH)
-    for seed in range(6):
-        values.learn(batch_of(seed), EVERY, 1.0)
-    new = batch_of(9)
-    expected = 0.5 + 0.3 * real(new, new.prefix_scores)
-    assert real(new, values.add(new, EVERY).prefix_values) == pytest.approx(expected, abs=0.1)
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.9])
@@ -196,7 +187,3 @@ def test_a_batch_with_a_broken_reward_teaches_nothing() -> None:
     batch = batch_of(1)
     values.learn(batch._replace(rewards=filled(batch.rewards) * float("nan")), EVERY, 1.0)
     assert values.state() == before
-
-
-def test_the_batches_have_rows_of_different_lengths() -> None:  # else the mask is not tested
-    assert len({count for _, count in LENGTHS}) > 2

@@ -104,15 +104,6 @@ def test_values_belong_to_the_state_before_the_token(actor: ActorCriticLLM) -> N
         assert batch.final_values[row].item() == pytest.approx(values[-1], abs=1e-4)
 
 
-def test_a_token_changes_no_value_of_a_state_before_it(actor: ActorCriticLLM) -> None:
-    batch = random_batch()
-    other = batch._replace(sequences=mx.array(batch.sequences), responses=mx.array(batch.responses))
-    other.sequences[0, 7], other.responses[0, 4] = 200, 200  # the fifth of row 0's six tokens
-    before, after = (float64(policy(actor, each).values)[0] for each in (batch, other))
-    np.testing.assert_allclose(before[:5], after[:5], atol=1e-6)
-    assert abs(before[5] - after[5]) > 1e-3
-
-
 @pytest.mark.parametrize("budget", [1, 20, 1000])
 def test_the_cut_into_micro_batches_changes_no_score_and_no_order(actor: ActorCriticLLM, budget: int) -> None:
     whole = policy(actor, random_batch(), budget=10_000)
@@ -147,13 +138,6 @@ def test_progress_counts_the_finished_sequences_in_every_pass(apart: ActorCritic
     assert reported == expected * 2
     steps.add_kl_to_sa_pairs(apart, batch, temperature=1.0, estimator="k1", **how)
     assert reported == expected * 3
-
-
-def test_without_a_critic_there_are_no_values_and_everything_else_is_the_same(actor: ActorCriticLLM) -> None:
-    how: Any = {"temperature": 1.0, "micro_batch_tokens": 64}
-    plain = steps.add_policy_logprobs_and_values(actor, random_batch(), critic=False, **how)
-    assert (plain.values, plain.final_values) == (None, None)
-    same_real_tokens(policy(actor, random_batch()), plain, ("logprobs", "entropy"))
 
 
 @pytest.mark.parametrize("value_model", ["head", "adapter"])
@@ -232,14 +216,6 @@ def test_the_alternatives_are_the_likeliest_tokens_and_the_references_log_probs_
         assert not batch.top_tokens[row, count:].any()
 
 
-def test_alternatives_are_kept_only_when_asked_for_and_change_nothing_else(actor: ActorCriticLLM) -> None:
-    plain = reference_kl(actor, policy(actor, random_batch()))
-    batch = reference_kl(actor, policy(actor, random_batch(), alternatives=3))
-    assert (plain.top_tokens, plain.top_logprobs, plain.top_ref_logprobs) == (None, None, None)
-    for name in ("logprobs", "entropy", "values", "final_values", "ref_logprobs", "kl"):
-        assert np.array_equal(float64(getattr(batch, name)), float64(getattr(plain, name))), name
-
-
 # Rewards
 
 
@@ -291,16 +267,6 @@ def test_per_token_rewards_stay_on_their_tokens_and_are_0_after_the_last() -> No
     places = np.arange(batch.mask.shape[1]) + 1
     assert batch.token_scores.tolist() == (0.5 * places * float64(batch.mask)).tolist()
     assert batch.scores.tolist() == [0.0] * 6
-
-
-def test_scoring_updates_the_reward_statistics_unless_told_not_to() -> None:
-    rewards = Rewards([WeightedSource(Tail())], normalize="running")
-    batch, prompts = random_batch(), [Prompt(row, "", "", [], {}) for row in range(6)]
-    before = rewards.state()
-    steps.compute_rewards(rewards, batch, prompts, update_statistics=False)
-    assert rewards.state() == before
-    steps.compute_rewards(rewards, batch, prompts)
-    assert rewards.state()["count"] == 6
 
 
 class Length:

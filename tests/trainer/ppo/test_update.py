@@ -139,14 +139,6 @@ def test_the_ratio_is_1_in_the_first_minibatch_and_moves_after_it(
     assert second.ratio_max > 1.001
 
 
-def test_with_learning_rates_of_zero_the_ratio_stays_1_and_nothing_changes(actor: ActorCriticLLM) -> None:
-    before = arrays(actor)
-    ppo = algorithm(actor, minibatches=3, epochs=4, optim={"policy_lr": 0.0, "value_lr": 0.0})
-    for step in learn(ppo, scored(actor, random_batch())):
-        assert (step.ratio_mean, step.ratio_max) == pytest.approx((1, 1), abs=1e-5)
-    assert same(arrays(actor), before)
-
-
 # The ratios of each token
 
 
@@ -374,12 +366,6 @@ def test_a_minibatch_whose_ratio_spikes_takes_no_step_and_is_counted_apart(
     assert [event.code for event in events if isinstance(event, Alert)] == ["ratio_spike"]
 
 
-def test_a_minibatch_whose_ratio_spikes_changes_nothing(actor: ActorCriticLLM) -> None:
-    before = arrays(actor)
-    learn(algorithm(actor, minibatches=1, epochs=1), far_off(scored(actor, random_batch()), 0, 30.0))
-    assert same(arrays(actor), before)
-
-
 def test_without_a_threshold_no_ratio_is_a_spike(actor: ActorCriticLLM) -> None:
     ppo = algorithm(actor, minibatches=6, epochs=1, ratio_threshold=0.0)
     taken = learn(ppo, far_off(scored(actor, random_batch()), 0, 6.0))
@@ -465,12 +451,6 @@ def test_the_average_follows_the_policy_by_its_decay_step_by_step(actor: ActorCr
     for name, mean in filled(ppo.learner.average).items():
         np.testing.assert_allclose(float64(mean), expected[name], atol=1e-6)
         assert abs(float64(mean) - float64(actor.policy_parameters()[name])).max() > 1e-4
-
-
-def test_no_average_is_kept_unless_configured(actor: ActorCriticLLM) -> None:
-    ppo = algorithm(actor, epochs=1)
-    learn(ppo, scored(actor, random_batch()))
-    assert ppo.learner.average is None
 
 
 @pytest.mark.parametrize("value_model", ["head", "adapter"])

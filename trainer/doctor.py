@@ -36,21 +36,14 @@ class Check(NamedTuple):
 def checks() -> Iterator[Check]:
     """Yield every check in turn, run when it is requested. Imports MLX on the calling thread; never raises."""
     yield _packages()
-    mlx = _mlx()
-    yield mlx
-    if mlx.status != "fail":
-        yield _limits()
-        yield _matmul()
-        yield from _compiler()
-    yield _starter()
-    yield _cache()
-    yield _memory()
+    yield from _mlx()
+    yield from _machine()
 
 
 def _packages() -> Check:
     """Check that MLX has exactly one backend: backends are separate packages."""
-    backends = [f"{name} {version}" for name in _BACKENDS if (version := _version(name))]
-    mlx = f"mlx {_version('mlx') or 'absent'}"
+    backends = [f"{name} {version}" for name in _BACKENDS if (version := version_of(name))]
+    mlx = f"mlx {version_of('mlx') or 'absent'}"
     detail = ", ".join([f"Python {platform.python_version()}", mlx, *(backends or ["no backend"])])
     if len(backends) == 1:
         if backends[0].startswith("mlx-cpu") and (gpu := blas.nvidia_gpu()):
@@ -61,7 +54,8 @@ def _packages() -> Check:
     return Check("packages", "fail", detail, several if backends else _INSTALL)
 
 
-def _mlx() -> Check:
+def _mlx() -> Iterator[Check]:
+    """Check that MLX runs, and then how much memory it uses, how fast it multiplies, and what compiles its kernels."""
     try:
         import mlx.core as mx
 
@@ -70,49 +64,37 @@ def _mlx() -> Check:
         mx.eval(mx.ones(1) + 1)
     except (ImportError, RuntimeError, OSError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        return Check("mlx", "fail", f"does not run: {reason}", _INSTALL)
-    kind = "CPU" if device.type == mx.DeviceType.cpu else "GPU"
-    detail = f"runs on the {kind}, {about.get('device_name', 'a device without a name')}"
+        yield Check("mlx", "fail", f"does not run: {reason}", _INSTALL)
+        return
+    on_cpu = device.type == mx.DeviceType.cpu
+    detail = f"runs on the {'CPU' if on_cpu else 'GPU'}, {about.get('device_name', 'a device without a name')}"
     for name in ("memory_size", "total_memory"):  # on Metal and on CUDA
         if name in about:
             detail += f", {_gigabytes(about[name])} of memory"
-    if device.type == mx.DeviceType.cpu and (cuda := next(filter(_version, _CUDA_BACKENDS), "")):
+    if on_cpu and (cuda := next(filter(version_of, _CUDA_BACKENDS), "")):
         cost = f"{cuda} finds no NVIDIA GPU that it can use, and training on the CPU is many times slower"
-        return Check("mlx", "warn", f"{detail}; {cost}", _DRIVER)
-    return Check("mlx", "ok", detail)
-
-
-def _limits() -> Check:
-    """Report how much memory MLX uses at most; macOS may page out what is not wired."""
-    import mlx.core as mx
+        yield Check("mlx", "warn", f"{detail}; {cost}", _DRIVER)
+    else:
+        yield Check("mlx", "ok", detail)
 
     cache = mx.set_cache_limit(0)  # MLX reports the limit only when another is set
     mx.set_cache_limit(cache)
-    most = _gigabytes(mx.get_memory_limit())
-    detail = f"MLX uses up to {most}; beyond that it swaps or fails. "
+    detail = f"MLX uses up to {_gigabytes(mx.get_memory_limit())}; beyond that it swaps or fails. "
     detail += f"It keeps up to {cache / 1e6:,.0f} MB of what it frees"
-    if wired := mx.device_info().get("max_recommended_working_set_size"):
+    if wired := mx.device_info().get("max_recommended_working_set_size"):  # macOS may page out what is not wired
         detail += f"; {_gigabytes(wired)} stay wired while it generates: the rest may be paged out, which is slow"
-    return Check("limits", "ok", detail)
-
-
-def _matmul() -> Check:
-    import mlx.core as mx
+    yield Check("limits", "ok", detail)
 
     if mx.default_device() == mx.Device(mx.gpu):
         tflops = blas.measure_matmul(8192, half=True) / 1000
-        return Check("matmul", "ok", f"bfloat16 products at {tflops:.1f} TFLOP/s, by the GPU")
-    gflops = blas.measure_matmul()
-    detail = f"float32 products at {gflops:.0f} GFLOP/s, by {blas.load_blas().name}"
-    if slow := blas.blas_warning(gflops):
-        return Check("matmul", "warn", detail, slow)
-    return Check("matmul", "ok", detail)
+        yield Check("matmul", "ok", f"bfloat16 products at {tflops:.1f} TFLOP/s, by the GPU")
+    else:
+        gflops = blas.measure_matmul()
+        detail = f"float32 products at {gflops:.0f} GFLOP/s, by {blas.load_blas().name}"
+        slow = blas.blas_warning(gflops)
+        yield Check("matmul", "warn" if slow else "ok", detail, slow or "")
 
-
-def _compiler() -> Iterator[Check]:
-    """Check what compiles MLX's kernels: g++, by this very name, on a CPU, its own compiler on CUDA, none on Metal."""
-    import mlx.core as mx
-
+    # g++, by this very name, on a CPU; MLX's own compiler on CUDA, none on Metal.
     if mx.cuda.is_available():
         cost = "kernels for 4-bit weights took over 130 s on an H100"
         yield Check("compiler", "ok", f"MLX compiles CUDA kernels at first use; {cost}")
@@ -125,39 +107,41 @@ def _compiler() -> Iterator[Check]:
             yield Check("compiler", "warn", detail, "install it (Debian: apt install g++)")
 
 
-def _starter() -> Check:
-    if starter.starter_is_cached():
-        return Check("starter", "ok", f"converted, in {starter.starter_folder()}")
-    if util.find_spec(starter.PACKAGE) is None:
-        return Check("starter", "warn", "not installed, and the quickstart preset needs it", starter.INSTALL)
-    return Check("starter", "ok", "installed, will be converted on first use")
+def _machine() -> Iterator[Check]:
+    """Check the starter model, the cache and the memory."""
+    folder, is_cached = starter.starter_folder(), starter.starter_is_cached()
+    if is_cached:
+        yield Check("starter", "ok", f"converted, in {folder}")
+    elif util.find_spec(starter.PACKAGE) is None:
+        yield Check("starter", "warn", "not installed, and the quickstart preset needs it", starter.INSTALL)
+    else:
+        yield Check("starter", "ok", "installed, will be converted on first use")
 
-
-def _cache() -> Check:
-    root = starter.starter_folder().parents[1]
+    root = folder.parents[1]
     existing = next(path for path in (root, *root.parents) if path.exists())
-    if not os.access(existing, os.W_OK):
-        return Check("cache", "fail", f"{root} is not writable", _OTHER_CACHE)
     free = shutil.disk_usage(existing).free
     detail = f"{root}, {free / 1e9:.1f} GB free"
-    if free < STARTER_BYTES and not starter.starter_is_cached():
-        return Check("cache", "warn", f"{detail}; the starter model takes 0.5 GB", _OTHER_CACHE)
-    return Check("cache", "ok", detail)
+    if not os.access(existing, os.W_OK):
+        yield Check("cache", "fail", f"{root} is not writable", _OTHER_CACHE)
+    elif free < STARTER_BYTES and not is_cached:
+        yield Check("cache", "warn", f"{detail}; the starter model takes 0.5 GB", _OTHER_CACHE)
+    else:
+        yield Check("cache", "ok", detail)
 
-
-def _memory() -> Check:
     memory = psutil.virtual_memory()
     detail = f"{memory.available / 1e9:.1f} of {memory.total / 1e9:.1f} GB available, {os.cpu_count()} cores"
     if memory.available < QUICKSTART_BYTES:
-        return Check("memory", "warn", f"{detail}; quickstart takes up to 3 GB and would swap", "end other programs")
-    return Check("memory", "ok", detail)
+        yield Check("memory", "warn", f"{detail}; quickstart takes up to 3 GB and would swap", "end other programs")
+    else:
+        yield Check("memory", "ok", detail)
 
 
 def _gigabytes(size: str | int) -> str:
     return f"{int(size) / 1e9:.1f} GB"
 
 
-def _version(name: str) -> str:
+def version_of(name: str) -> str:
+    """Return the version of an installed package, or an empty string."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -34,7 +34,7 @@ from trainer.files import cache_folder
 
 VARIABLE = "PPO_WORKBENCH_BLAS"
 REMEDY = "install a real BLAS with pip install 'ppo-workbench[cpu]' or apt install libopenblas0"
-_DEVICES = Path("/dev")
+DEVICES = Path("/dev")
 REFERENCE_GFLOPS = 10.0  # the reference BLAS gives 1 to 4, a fast one over 50 per core
 
 
@@ -129,7 +129,7 @@ def mlx_runs_on_linux_cpu() -> bool:
 
 def nvidia_gpu() -> Path | None:
     """Return the device file of an NVIDIA GPU, also under WSL 2, or None without one."""
-    return next((path for path in (*sorted(_DEVICES.glob("nvidia[0-9]*")), _DEVICES / "dxg") if path.exists()), None)
+    return next((path for path in (*sorted(DEVICES.glob("nvidia[0-9]*")), DEVICES / "dxg") if path.exists()), None)
 
 
 def _candidates(choice: str) -> Iterator[tuple[str, str]]:
@@ -150,7 +150,7 @@ def _candidates(choice: str) -> Iterator[tuple[str, str]]:
     openblas += ["libopenblas.so.0"]  # wherever the system's loader looks
     openblas += map(str, sorted(Path("/usr/lib").glob("*-linux-gnu/openblas*/libopenblas.so.0")))
     files = {"mkl": mkl, "openblas": openblas}
-    for name in ("openblas", "mkl") if _is_amd() else ("mkl", "openblas"):
+    for name in ("openblas", "mkl") if is_amd() else ("mkl", "openblas"):
         if choice in ("", name):
             yield from ((name, file) for file in files[name])
 
@@ -199,7 +199,8 @@ def _with_plain_name(library: Path) -> Path:
     return target
 
 
-def _is_amd() -> bool:
+def is_amd() -> bool:
+    """Return whether the processor is one of AMD's; False where that is not known."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
             return "AuthenticAMD" in file.read(256)  # the second line says it

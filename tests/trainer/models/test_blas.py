@@ -82,7 +82,7 @@ def test_an_amd_processor_gets_openblas_and_another_mkl_of_the_highest_version(
         shutil.copy(stand_in, tmp_path / "lib" / f"libmkl_rt.so.{version}")
     code = (
         f"import sys; sys.prefix = {str(tmp_path)!r}\n"
-        f"import trainer.models.blas as b; b._is_amd = lambda: {amd}\n"
+        f"import trainer.models.blas as b; b.is_amd = lambda: {amd}\n"
         "b.load_blas.cache_clear(); print(*b.load_blas()[:2])"
     )
     found = run(code)
@@ -121,7 +121,7 @@ def test_without_a_compiler_the_next_library_serves(tmp_path: Path, stand_in: Pa
     shutil.copy(stand_in, tmp_path / "lib" / "libmkl_rt.so.3")
     code = (
         f"import os, sys; sys.prefix, os.environ['PATH'] = {str(tmp_path)!r}, ''\n"
-        "import trainer.models.blas as b; b._is_amd = lambda: True\n"
+        "import trainer.models.blas as b; b.is_amd = lambda: True\n"
         "b.load_blas.cache_clear(); print(b.load_blas().path)"
     )
     env = {"PPO_WORKBENCH_CACHE": str(tmp_path), "LD_LIBRARY_PATH": str(tmp_path)}
@@ -173,7 +173,7 @@ def test_a_cuda_build_of_mlx_gets_a_blas_only_where_there_is_no_gpu(tmp_path: Pa
     (tmp_path / "mlx_cuda_13-0.32.4.dist-info").mkdir()
     code = (
         "import pathlib, trainer.models.blas as b\n"
-        f"b._DEVICES = pathlib.Path({str(tmp_path)!r}); b.load_blas.cache_clear(); print(b.load_blas().path)"
+        f"b.DEVICES = pathlib.Path({str(tmp_path)!r}); b.load_blas.cache_clear(); print(b.load_blas().path)"
     )
     assert run(code, PYTHONPATH=str(tmp_path), PPO_WORKBENCH_BLAS=str(stand_in)) == str(stand_in)
     (tmp_path / "nvidia0").touch()

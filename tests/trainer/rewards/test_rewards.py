@@ -95,12 +95,8 @@ def reward_error(call: Callable[[], Any]) -> str:
         ("", 0),
     ],
 )
-def test_the_lexicon_gives_the_scores_that_its_authors_published(text: str, score: float) -> None:
-    assert LexiconReward()([sequence(text)]).scores == [score]
-
-
-def test_the_lexicon_reads_the_completion_and_not_the_prompt() -> None:
-    assert LexiconReward()([sequence("a table", prompt="I love this wonderful day")]).scores == [0.0]
+def test_the_lexicon_gives_a_completion_the_score_that_its_authors_published(text: str, score: float) -> None:
+    assert LexiconReward()([sequence(text, prompt="I love this wonderful day")]).scores == [score]
 
 
 @pytest.mark.parametrize(
@@ -276,13 +272,6 @@ def test_a_function_of_an_installed_module_is_found() -> None:
     assert message.startswith("reward source 'json:dumps' needs 'obj', which is not a column of the data; columns: ")
 
 
-def test_a_function_that_raises_on_one_sample_names_it(load: Callable[[str], Rewards]) -> None:
-    rewards = load("def score(completions, **_): return [1 / len(text) for text in completions]")
-    message = reward_error(lambda: rewards([sequence("a"), sequence(""), sequence("b")]))
-    assert "ZeroDivisionError" in message
-    assert " on sample 1 (" in message
-
-
 RUN_ERRORS = {
     "def score(**_):\n    x = 1\n    raise ValueError('two\\nlines')": "raised ValueError: two lines (rewards.py:3)",
     "import json\ndef score(**_):\n    return inner()\ndef inner():\n    return json.loads('[')": (
@@ -310,6 +299,10 @@ RUN_ERRORS = {
     "def score(**_): return [[float('nan')], [1, 1]]": "sample 0 ('Once') has score nan",
     "def score(answer, **_): return []": "needs 'answer', which is not a column of the data; columns: mood, prompts, "
     "completions, completion_ids, trainer_state, log_metric, log_extra",
+    "def score(completion_ids, **_): return [1 / (2 - len(x)) for x in completion_ids]": "raised ZeroDivisionError: "
+    "division by zero (rewards.py:1) on sample 1 (",
+    "class C:\n    def __call__(self, **_):\n        return [[][1]]\nscore = C()": "raised IndexError: list index out "
+    "of range (rewards.py:3) on sample 0 ('Once')",
     "async def score(**_):\n    raise ValueError('later')": "raised ValueError: later (rewards.py:2) on sample 0",
     "import asyncio\nasync def score(**_): raise asyncio.CancelledError": "raised CancelledError (rewards.py:2)",
     "async def score(**_): return 3": "returned int: must return a list of 2 scores, one per completion",
@@ -386,22 +379,19 @@ def test_async_functions_are_awaited_together(load: Load) -> None:
     assert rewards(batch).scores == [4 + 1 + 1, 5 + 2 + 1]  # clients that belong to a loop can be kept
 
 
-def test_functions_know_how_far_the_training_is(load: Load) -> None:
-    rewards = load("def score(trainer_state): return [trainer_state.global_step / max(1, trainer_state.max_steps)]")
-    assert rewards([sequence()]).scores == [0.0]
-    rewards.use_state(TrainerState(3, 4))
-    assert rewards([sequence()]).scores == [0.75]
-
-
-def test_what_functions_log_goes_with_the_scores(load: Load) -> None:
+def test_functions_know_how_far_the_training_is_and_what_they_log_goes_with_the_scores(load: Load) -> None:
     code = (
-        "def score(completions, log_metric=None, log_extra=None):\n"
+        "def score(completions, trainer_state, log_metric=None, log_extra=None):\n"
         "    log_metric('words', 3); log_metric('words', 4)\n"
         "    for text in completions: log_extra('upper', [text.upper()])\n"
-        "    return [1.0, None]\n"
+        "    return [trainer_state.global_step / max(1, trainer_state.max_steps), None]\n"
         "async def other(log_extra, **_):\n    log_extra('seen', (True, None))\n    return [1.0, 2.0]"
     )
-    result = load(code, "score", "other")([sequence("a"), sequence("b")])
+    rewards = load(code, "score", "other")
+    assert rewards([sequence("a"), sequence("b")]).scores == [1.0, 2.0]
+    rewards.use_state(TrainerState(3, 4))
+    result = rewards([sequence("a"), sequence("b")])
+    assert result.scores == [1.75, 2.0]
     assert result.parts["rewards.py:score.words"] == [3.5, 3.5]
     assert result.extra == {"upper": ["A", "B"], "seen": [True, None]}
 
@@ -416,19 +406,6 @@ def test_a_column_that_the_data_lacks_is_refused_at_once_and_one_that_a_batch_la
     load_functions(config, columns=["answer", "mood"])
     rewards = build_rewards(config, columns=["answer", "mood"])
     assert rewards([sequence(), sequence(columns={"answer": 1})]).scores == [1.0, 0.0]
-
-
-def test_a_callable_object_may_be_a_reward(load: Load) -> None:
-    code = (
-        "import json\nclass Scorer:\n"
-        "    def __call__(self, completions):\n        return [json.loads(c) for c in completions]\n"
-        "score = Scorer()"
-    )
-    rewards = load(code)
-    assert rewards([sequence("4")]).scores == [4.0]
-    message = reward_error(lambda: rewards([sequence("")]))
-    assert message.startswith("reward source 'rewards.py:score' raised JSONDecodeError")
-    assert message.endswith("(rewards.py:4) on sample 0 ('Once')")
 
 
 # The sum: normalised, clipped, penalised
@@ -490,39 +467,29 @@ def test_statistics_of_another_shape_are_refused(state: dict[str, Any]) -> None:
     assert "must be the numbers count, mean, m2" in reward_error(lambda: Rewards([]).restore(state))
 
 
-def test_a_batch_that_fails_leaves_the_statistics_as_they_were() -> None:
-    rewards = Rewards([WeightedSource(Given([1.0], [1e300]))], normalize="running")
-    rewards([sequence()])
-    before = rewards.state()
-    reward_error(lambda: rewards([sequence()]))
-    assert rewards.state() == before
-
-
 def test_clipping_comes_after_normalising_and_the_penalty_after_both() -> None:
     settings: dict[str, Any] = {"clip": 1.5, "missing_stop_penalty": 4.0}
     assert scored([0.0, 0.0, 0.0, 10.0], normalize="batch", **settings)[0].scores == pytest.approx(
         [-1 / math.sqrt(3)] * 3 + [1.5 - 4.0]
     )
     assert scored([-9.0, 9.0], **settings)[0].scores == [-1.5, 1.5 - 4.0]
-
-
-def test_the_penalty_is_not_in_the_running_statistics() -> None:
-    rewards = Rewards([WeightedSource(Given([1.0, 1.0]))], normalize="running", missing_stop_penalty=5.0)
+    rewards = Rewards([WeightedSource(Given([1.0, 1.0], [1e300]))], normalize="running", missing_stop_penalty=5.0)
     assert rewards([sequence(), sequence(truncated=True)]).scores == [0.0, -5.0]
-    assert rewards.state()["mean"] == 1.0
+    assert "float32's largest" in reward_error(lambda: rewards([sequence()]))
+    assert rewards.state() == {"count": 2, "mean": 1.0, "m2": 0.0}, "neither the penalty nor a batch that fails"
 
 
-def test_an_overlong_response_pays_in_proportion_over_the_last_tokens_before_the_longest() -> None:
-    lengths = [1, 6, 7, 8, 9, 10]
-    rewards = Rewards([WeightedSource(Given([1.0] * len(lengths)))], clip=0.5, overlong=Overlong(2.0, 4, 10))
-    batch = [sequence(completion_ids=[1] * length) for length in lengths]
-    assert rewards(batch).scores == pytest.approx([0.5, 0.5, 0.0, -0.5, -1.0, -1.5])
-
-
-def test_without_tokens_before_it_only_the_longest_response_pays() -> None:
-    rewards = Rewards([WeightedSource(Given([0.0] * 3))], overlong=Overlong(2.0, 0, 10))
-    batch = [sequence(completion_ids=[1] * length) for length in (1, 9, 10)]
-    assert rewards(batch).scores == [0.0, 0.0, -2.0]
+@pytest.mark.parametrize(
+    ("overlong", "lengths", "penalties"),
+    [
+        (Overlong(2.0, 4, 10), [1, 6, 7, 8, 9, 10], [0, 0, 0.5, 1, 1.5, 2]),
+        (Overlong(2.0, 0, 10), [1, 9, 10], [0, 0, 2]),
+    ],
+)
+def test_an_overlong_response_pays_in_proportion_over_the_last_tokens_before_the_longest(
+    overlong: Overlong, lengths: list[int], penalties: list[float]
+) -> None:
+    assert overlong(np.array(lengths, np.float64)).tolist() == pytest.approx(penalties)
 
 
 def test_the_overlong_penalty_of_a_configuration_is_paid() -> None:

@@ -13,7 +13,6 @@ from tiny import load_tiny, make_checkpoint
 
 from trainer.arrays import pad
 from trainer.config.schema import BackboneConfig, ModelConfig
-from trainer.errors import ModelError
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, load_backbone, quantize_backbone, quantize_warning
 from trainer.models.trunk import hidden_states
@@ -70,12 +69,6 @@ def test_with_the_mean_a_score_also_has_a_head_on_the_mean_state_of_the_completi
             mean = hidden[start:].mean(axis=0)
             expected = hidden[-1] @ parameters["head.weight"] + mean @ parameters["head.mean_weight"]
             assert score == pytest.approx(float(expected + parameters["head.bias"]), abs=1e-4)
-
-
-def test_a_batch_gives_the_scores_of_one_sequence_at_a_time(tmp_path: Path, loaded: LoadedModel) -> None:
-    model = stirred(made(tmp_path, loaded))
-    singly = np.concatenate([scores(model, [sequence]) for sequence in SEQUENCES])
-    np.testing.assert_allclose(scores(model, SEQUENCES), singly, atol=1e-4)
 
 
 @pytest.mark.parametrize("states", ["last", "last+mean"])
@@ -159,15 +152,6 @@ def test_a_policy_on_the_same_backbone_is_the_same_to_the_bit_before_and_after(
     assert {name.rpartition(".")[0].rpartition(".")[2] for name in actor.policy_parameters()} == {"q_proj", "up_proj"}
 
 
-def test_the_policys_adapter_does_not_affect_a_score(tmp_path: Path, loaded: LoadedModel) -> None:
-    alone = stirred(made(tmp_path, loaded))
-    expected = scores(alone, SEQUENCES)
-    policy(loaded)
-    together = stirred(made(tmp_path, loaded))
-    np.testing.assert_array_equal(scores(together, SEQUENCES), expected)
-    np.testing.assert_array_equal(scores(alone, SEQUENCES), expected, "also for one that was there before")
-
-
 def test_two_reward_models_on_one_backbone_do_not_interfere_even_when_nested(
     tmp_path: Path, loaded: LoadedModel
 ) -> None:
@@ -202,21 +186,6 @@ def test_every_family_is_read_after_its_final_norm(tmp_path: Path, family: str) 
     found = scores(model, SEQUENCES)
     assert np.isfinite(found).all()
     np.testing.assert_allclose(np.concatenate([scores(model, [one]) for one in SEQUENCES]), found, atol=1e-4)
-
-
-def test_an_unknown_target_is_reported_with_the_known_ones(tmp_path: Path, loaded: LoadedModel) -> None:
-    with pytest.raises(ModelError, match=r"names qkv, but .* down_proj, gate_proj, k_proj"):
-        made(tmp_path, loaded, 'model.lora_targets=["q_proj", "qkv"]')
-
-
-def test_only_the_last_blocks_get_an_adapter_when_asked(tmp_path: Path, loaded: LoadedModel) -> None:
-    policy(loaded)
-    model = made(tmp_path, loaded, "model.lora_layers=1")
-    adapted = {name for name in model.parameters() if name.startswith("adapter.")}
-    assert {name.split(".")[3] for name in adapted} == {"1"}
-    assert len(adapted) == 4
-    assert model.adapter_config["num_layers"] == 1
-    assert model.adapter_config["lora_parameters"]["keys"] == ["self_attn.q_proj", "self_attn.v_proj"]
 
 
 @pytest.mark.parametrize(("quantize", "near"), [("8-bit", 0.05), ("4-bit", 0.8)])

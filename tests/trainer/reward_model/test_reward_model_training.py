@@ -394,9 +394,7 @@ def test_a_reward_model_whose_state_says_nothing_is_not_evaluated_on_what_its_ru
         evaluate(load_reward_model(newest), folder)
 
 
-@pytest.mark.parametrize(
-    "name", ["reward_model.json", "state.json", "head.safetensors", "adapter/adapters.safetensors"]
-)
+@pytest.mark.parametrize("name", ["state.json", "head.safetensors", "adapter/adapters.safetensors"])
 def test_a_damaged_reward_model_gives_no_scores_and_a_pipe_is_not_waited_for(name: str, checkpoint: Path) -> None:
     assert load_reward_model(checkpoint).score(["say 1: aab"])
     flip(checkpoint / name, (checkpoint / name).stat().st_size * 8 - 20)

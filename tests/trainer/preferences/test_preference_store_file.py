@@ -243,34 +243,53 @@ def test_labels_in_an_unreadable_log_are_not_silently_skipped(open_folder: Path)
         PreferenceStore(open_folder / "copy.db", create=False)
 
 
-@pytest.mark.parametrize(
-    ("statement", "problem"),
-    [
-        ("UPDATE comparisons SET prompt = '\"other\"' WHERE id = 1", "comparison 1: its key does not match its"),
-        ("UPDATE comparisons SET completions = '[\"x\"' WHERE id = 1", "comparison 1: cannot be read (JSONDecodeError"),
-        ("UPDATE comparisons SET prompt = '7' WHERE id = 1", "comparison 1: cannot be read (row: column 'prompt' is 7"),
-        ("UPDATE events SET payload = '{' WHERE id = 1", "event 1: cannot be read (JSONDecodeError"),
-        ("UPDATE events SET payload = '[]' WHERE id = 1", "event 1: cannot be read (TypeError"),
-        (f"UPDATE events SET payload = '{'[' * 99999}' WHERE id = 1", "event 1: cannot be read (RecursionError"),
-        (
-            "UPDATE events SET payload = '{\"ranking\": [[0]]}' WHERE id = 1",
-            "event 1: cannot be read (row: ranking is [[0]]",
-        ),
-        ("UPDATE events SET choice = 'b' WHERE id = 1", "event 1: its choice 'b' does not match its payload"),
-        ("UPDATE events SET comparison = 9 WHERE id = 1", "events 1: refers to a missing row of comparisons"),
-        ("UPDATE events SET undoes = 9 WHERE id = 4", "event 4: undoes 9, which is not a label"),
-        ("UPDATE events SET undoes = 3 WHERE id = 4", "event 4: undoes label 3 of another comparison"),
-        ("DROP TRIGGER events_no_delete", "schema: 'events_no_delete' is missing"),
-        ("DROP INDEX events_of_comparison", "schema: 'events_of_comparison' is missing"),
-        ("UPDATE events SET labeller = CAST(x'ff' AS TEXT) WHERE id = 1", "file: cannot be read to its end"),
-    ],
-)
-def test_a_check_reports_what_is_wrong(store: PreferenceStore, statement: str, problem: str) -> None:
+# What is changed in a store of three labels, the second undone, and of a session of five items, the second label undone
+DAMAGE = {
+    "comparisons SET prompt = '\"other\"' WHERE id = 1": "comparison 1: its key does not match its",
+    "comparisons SET completions = '[\"x\"' WHERE id = 1": "comparison 1: cannot be read (JSONDecodeError",
+    "comparisons SET prompt = '7' WHERE id = 1": "comparison 1: cannot be read (row: column 'prompt' is 7",
+    "events SET payload = '{' WHERE id = 1": "event 1: cannot be read (JSONDecodeError",
+    "events SET payload = '[]' WHERE id = 1": "event 1: cannot be read (TypeError",
+    f"events SET payload = '{'[' * 99999}' WHERE id = 1": "event 1: cannot be read (RecursionError",
+    "events SET payload = '{\"ranking\": [[0]]}' WHERE id = 1": "event 1: cannot be read (row: ranking is [[0]]",
+    "events SET choice = 'b' WHERE id = 1": "event 1: its choice 'b' does not match its payload",
+    "events SET comparison = 9 WHERE id = 1": "events 1: refers to a missing row of comparisons",
+    "events SET undoes = 9 WHERE id = 4": "event 4: undoes 9, which is not a label",
+    "events SET undoes = 3 WHERE id = 4": "event 4: undoes label 3 of another comparison",
+    "events SET labeller = CAST(x'ff' AS TEXT) WHERE id = 1": "file: cannot be read to its end",
+    "guidelines SET text = 'Be rude.'": "guidelines 1: their hash does not match their text",
+    "sessions SET plan = '{}'": "session 1: cannot be read (row: the plan has no queues",
+    "sessions SET guidelines = 'f00'": "sessions 1: refers to a missing row of guidelines",
+    "session_items SET position = 9 WHERE position = 1": "session 1: an item is missing",
+    "session_items SET payload = '{}' WHERE id = 2": "session item 2: cannot be read (row: ranking",
+    """session_items SET payload = '{"verdict":"skip","order_shown":[0]}'""": "session item 1: cannot be read (row",
+    "session_items SET repeats = 1 WHERE id = 2": "session item 2: repeats event 1, which is not a label of its",
+    "session_items SET session = 7 WHERE id = 5": "session_items 5: refers to a missing row of sessions",
+    "events SET position = 4 WHERE id = 5": "event 5: labels item 4 of session 1, which is missing or",
+    "events SET position = 9 WHERE id = 5": "event 5: labels item 9 of session 1, which is missing or",
+    "events SET labeller = 'eve' WHERE id = 5": "event 5: labels item 0 of session 1, which is missing or",
+    "events SET position = 3 WHERE id = 7": "event 7: undoes label 6 of another item",
+    "events SET session = 1, position = 0, comparison = 4 WHERE id = 1": "event 5: labels item 0 of session 1, which",
+    "DROP TRIGGER events_no_delete": "schema: 'events_no_delete' is missing",
+    "DROP TRIGGER session_items_no_delete": "schema: 'session_items_no_delete' is missing",
+    "DROP INDEX events_of_comparison": "schema: 'events_of_comparison' is missing",
+    "DROP INDEX events_of_session": "schema: 'events_of_session' is missing",
+}
+
+
+@pytest.mark.parametrize("change", DAMAGE)
+def test_a_check_reports_what_is_wrong(store: PreferenceStore, change: str) -> None:
     for p in (A, B, C):
         store.add(p)
     store.undo(2, "ann")
+    session = begin_session(store, "ann", SessionPlan(queues=()), "Be kind.")
+    session.put([Item(comparison=preference(f"p{n}").comparison, queue="samples", order=(0, 1)) for n in range(5)])
+    for position in (0, 1):
+        session.label(session.item(position), A.judgement)
+    session.undo()
     assert check_store(store) == []
-    alter(store.path, statement)
+    alter(store.path, change if change.startswith("DROP") else f"UPDATE {change}")
+    problem = DAMAGE[change]
     found = [line for line in check_store(store) if not line.startswith("schema: ") or problem.startswith("schema")]
     assert any(line.startswith(problem) for line in found), found
     assert all("\n" not in line for line in found)

@@ -17,11 +17,6 @@ from trainer.preferences.records import Origin
 from trainer.questions import Question
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "preferences.db"
-
-
 def iterations(drawing: Any) -> list[int | None]:
     return [item.comparison.origins[0].iteration for item in drawing]
 

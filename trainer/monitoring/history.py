@@ -118,7 +118,17 @@ class History:
         """Add an event under the current configuration; return whether the rules have something new to check."""
         match event:
             case Iteration():
-                self._add(event, config)
+                self.iteration = event.iteration
+                for stretch in self._stretches:
+                    stretch.add(event)
+                self.lost_steps = 0
+                if self.first_entropy is None:
+                    self.first_entropy = event.entropy
+                if event.iteration > config.ppo.critic_warmup:  # before, the policy does not learn
+                    size = config.convergence.window
+                    self.learning.add(event, keep=max(NEWEST, 2 * size))
+                    if newest := self.window_score(size):
+                        self.best = _better(self.best, newest)
                 return True
             case Evaluation():
                 before = [row.score_mean for row in self.scores.rows[-MARGIN:]]
@@ -160,19 +170,6 @@ class History:
             return None
         mean_score = window_mean([row.score_mean for row in rows])
         return MeanScore(mean_score, window_mean([row.score_std for row in rows]), mean_score, mean_score)
-
-    def _add(self, row: Iteration, config: Config) -> None:
-        self.iteration = row.iteration
-        for stretch in self._stretches:
-            stretch.add(row)
-        self.lost_steps = 0
-        if self.first_entropy is None:
-            self.first_entropy = row.entropy
-        if row.iteration > config.ppo.critic_warmup:  # before, the policy does not learn
-            size = config.convergence.window
-            self.learning.add(row, keep=max(NEWEST, 2 * size))
-            if newest := self.window_score(size):
-                self.best = _better(self.best, newest)
 
     def _changed(self, key: str) -> None:
         self.speed.clear()

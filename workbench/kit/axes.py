@@ -86,7 +86,14 @@ class Window(NamedTuple):
         buckets = self.history.buckets(metric.field, width, self.start, self.stop)
         if metric.evaluated:
             buckets = [bucket._replace(missing=0) for bucket in buckets if not math.isnan(bucket.last)]
-        return buckets if metric.factor == 1 else [_scaled(bucket, metric.factor) for bucket in buckets]
+        if metric.factor == 1:
+            return buckets
+        scaled = []
+        for bucket in buckets:
+            values = [value * metric.factor for value in (bucket.low, bucket.high, bucket.mean, bucket.last)]
+            low, high, mean, last = (value if math.isnan(value) else within_floats(value) for value in values)
+            scaled.append(bucket._replace(low=low, high=high, mean=mean, last=last))
+        return scaled
 
 
 def window_of(history: History, span: int | None = None, at: int | None = None) -> Window:
@@ -133,14 +140,6 @@ def moving_average(buckets: Iterable[Bucket | None]) -> list[float]:
 def within_floats(value: float) -> float:
     """Return `value`, or the largest float of its sign if it is infinite."""
     return min(max(value, -_LARGEST), _LARGEST)
-
-
-def _scaled(bucket: Bucket, factor: float) -> Bucket:
-    low, high, mean, last = (
-        within_floats(value * factor) if value == value else value  # NaN stays
-        for value in (bucket.low, bucket.high, bucket.mean, bucket.last)
-    )
-    return bucket._replace(low=low, high=high, mean=mean, last=last)
 
 
 _TRIMMED = 0.02  # share of the columns at either end that cannot stretch a range on their own

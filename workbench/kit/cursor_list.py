@@ -171,7 +171,7 @@ class CursorList(SelectableLines, ScrollView, Generic[Item], can_focus=True, inh
 
 
 class BlockList(CursorList[Item]):
-    """A list whose items have several lines of text. A subclass implements `block` and sets `LINES`.
+    """A list whose items have several lines of text. A subclass implements `block` and sets LINES and ITEM_HEIGHT.
 
     Its component classes are those of the roles in `LINES`, and prompt, for the message of an empty list; bar, for the
     mark left of the item under the cursor; cursor, for the first line of that item.
@@ -180,10 +180,6 @@ class BlockList(CursorList[Item]):
     TEXT_FROM = _GUTTER
     LINES: ClassVar[tuple[str, ...]]  # the role of each line of a block, "" where it has none; the last line is empty
     MESSAGE_ROLE = "prompt"
-
-    def __init_subclass__(cls, **options: bool) -> None:
-        super().__init_subclass__(**options)
-        cls.ITEM_HEIGHT = len(cls.LINES)
 
     def block(self, index: int, width: int) -> Sequence[str]:
         """Return the lines of the item at `index`, as many as `LINES` has, each at most `width` columns."""

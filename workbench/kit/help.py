@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -165,17 +165,12 @@ class HelpScreen(Dialog[None]):
         getattr(self.query_one(VerticalScroll), f"scroll_{how.removeprefix('scroll_')}")(animate=False)
 
 
-def docs_dir() -> Path:
-    """Return the folder of the pages: inside an installed package, or beside it in the source tree."""
-    package = Path(__file__).parents[1]
-    inside = package / "docs"
-    return inside if inside.is_dir() else package.parent / "docs"
-
-
 @cache
 def pages() -> dict[str, str]:
-    """Read the pages by name, without .md."""
-    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(docs_dir().glob("*.md"))}
+    """Read the pages by name, without .md: from inside an installed package, or beside it in the source tree."""
+    package = Path(__file__).parents[1]
+    folder = package / "docs" if (package / "docs").is_dir() else package.parent / "docs"
+    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))}
 
 
 class DocScreen(Dialog[None]):
@@ -220,8 +215,10 @@ class DocsFinder(Finder):
         found = [page for page, text in texts.items() if has_words(f"{page} {text}", words)]
         found.sort(key=lambda page: words.casefold() not in texts[page].casefold())
         return [
-            PaletteEntry(page, f"{page}.md  {around(texts[page], words)}", partial(self._open, page)) for page in found
+            PaletteEntry(
+                page,
+                f"{page}.md  {around(texts[page], words)}",
+                lambda page=page: self.app.push_screen(DocScreen(page)),  # type: ignore[misc]
+            )
+            for page in found
         ]
-
-    def _open(self, page: str) -> None:
-        self.app.push_screen(DocScreen(page))

@@ -40,7 +40,11 @@ def word_diff(old: str, new: str) -> WordDiff:
     before, after = _WORD.findall(old), _WORD.findall(new)
     words, new_words = [word for word, _ in before], [word for word, _ in after]
     matcher = SequenceMatcher(None, words, new_words, autojunk=False)
-    frequent = _frequent(words, new_words)
+    counts, new_counts = Counter(words), Counter(new_words)
+    pairs = {word: times * new_counts[word] for word, times in counts.items() if word in new_counts}
+    rarest_first = sorted(pairs, key=pairs.__getitem__)
+    sums = accumulate(pairs[word] for word in rarest_first)
+    frequent = {word for word, total in zip(rarest_first, sums, strict=True) if total > _MOST_PAIRS}
     for word in frequent:  # a match of other words can still extend over them
         del matcher.b2j[word]  # type: ignore[attr-defined]  # documented, and not in typeshed
     parts = []
@@ -50,7 +54,8 @@ def word_diff(old: str, new: str) -> WordDiff:
                 parts += [Part("same", word), *_changed(space, new_space)]
         else:
             parts += _changed(_text(before[start:end]), _text(after[new_start:new_end]))
-    return WordDiff(_joined(parts), len(frequent))
+    by_kind = groupby((part for part in parts if part.text), key=lambda part: part.kind)
+    return WordDiff([Part(kind, "".join(part.text for part in group)) for kind, group in by_kind], len(frequent))
 
 
 def _changed(old: str, new: str) -> list[Part]:
@@ -62,20 +67,5 @@ def _changed(old: str, new: str) -> list[Part]:
     return [Part("gone", words), Part("new", new_words), Part("same", space)]
 
 
-def _frequent(old: Sequence[str], new: Sequence[str]) -> set[str]:
-    """Return the most frequent words, as many as must be left out to stay within `_MOST_PAIRS`."""
-    counts, new_counts = Counter(old), Counter(new)
-    pairs = {word: times * new_counts[word] for word, times in counts.items() if word in new_counts}
-    rarest_first = sorted(pairs, key=pairs.__getitem__)
-    sums = accumulate(pairs[word] for word in rarest_first)
-    return {word for word, total in zip(rarest_first, sums, strict=True) if total > _MOST_PAIRS}
-
-
 def _text(words: Sequence[tuple[str, str]]) -> str:
     return "".join(word + space for word, space in words)
-
-
-def _joined(parts: Sequence[Part]) -> list[Part]:
-    """Drop empty parts, and join neighbours of one kind."""
-    full = [part for part in parts if part.text]
-    return [Part(kind, "".join(part.text for part in group)) for kind, group in groupby(full, key=lambda p: p.kind)]

@@ -139,6 +139,7 @@ class RewardPairList(BlockList[PairPrediction]):
 
     CSS_NAME = "reward-pair-list"
     LINES = (*_PARTS, "")
+    ITEM_HEIGHT = len(LINES)
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"reward-pair-list--{part}" for part in (*_PARTS, "bar", "cursor")}
     BINDINGS: ClassVar[list[BindingType]] = cursor_bindings("reward-model", "pair")[:-1]  # no key for the last
 

@@ -88,6 +88,7 @@ class SampleList(BlockList[Sample]):
 
     CSS_NAME = "sample-list"
     LINES = _ROLES
+    ITEM_HEIGHT = len(LINES)
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"sample-list--{role}" for role in ("facts", "prompt", "bar", "cursor")}
     BINDINGS: ClassVar[list[BindingType]] = cursor_bindings("samples", "sample")[:-1]  # end follows the run
 

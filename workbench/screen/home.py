@@ -19,7 +19,6 @@ from workbench.config.estimates import largest_fitting
 from workbench.labelling.plans import labelling_material
 from workbench.run.run_listing import Workspace
 from workbench.runs.table import Choice, HomeFacts
-from workbench.screen.panes import Panes
 from workbench.system.machine import this_machine
 from workbench.text import fit, visible
 
@@ -38,17 +37,6 @@ class NextRun(NamedTuple):
     runs_dir: Path
     store: Path
     since: float  # the last visit, unix seconds
-
-
-def next_run(panes: Panes, store: Path, since: float) -> NextRun:
-    """Return what Home offers to train. store: of the labels."""
-    document, supervisor = panes.config.document, panes.supervisor
-    quickstart = document.preset == "quickstart" and document.path is None and not document.dirty
-    name = "the quickstart" if quickstart else visible(document.name)
-    training = ""
-    if supervisor.trains_here:
-        training = visible(supervisor.folder.name) if supervisor.folder else "a run"
-    return NextRun(name, document.config, len(document.problems), training, panes.runs_dir, store, since)
 
 
 def home_facts(plan: NextRun, workspace: Workspace | None) -> HomeFacts:

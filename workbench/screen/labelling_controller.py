@@ -107,17 +107,13 @@ class LabellingController:
         if kept is None:
             return
         labeller = self._labeller or default_labeller(kept[0])
-        if not self._is_known(labeller):
+        if labeller not in (self._labeller, login_name()):  # but whoever labelled last
             prompt = TextPromptScreen("Label again as", labeller, labeller_problem)
             if (given := await self._panes.app.push_screen_wait(prompt)) is None:
                 return
             labeller = labeller_name(given)
         plan = SessionPlan(queues=(QueuePlan(queue="again", keys=keys),), repeats=0)
         await self._begin(SessionOptions(labeller=labeller, plan=plan))
-
-    def _is_known(self, labeller: str) -> bool:
-        """Return whether the likely labeller is the user, and not just whoever labelled last."""
-        return labeller in (self._labeller, login_name())
 
     async def _ask_what_to_label(self) -> None:
         from workbench.labelling.start_screen import LabelStartScreen
@@ -135,7 +131,7 @@ class LabellingController:
                 sorted(material.runs, key=lambda run: run != self._supervisor.folder),
                 self.worker.path,
                 sessions,
-                asks=not self._is_known(labeller),
+                asks=labeller not in (self._labeller, login_name()),
                 options=replace(given, labeller=labeller, model=model, flagged=tuple(flagged)),
                 begin=self._open_session,
             )

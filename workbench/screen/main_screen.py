@@ -47,11 +47,12 @@ from workbench.samples.ask_screen import AskScreen
 from workbench.samples.pane import SamplesPane
 from workbench.samples.sample_list import SampleListView
 from workbench.screen.finders import FINDERS
-from workbench.screen.home import home_facts, next_run
+from workbench.screen.home import NextRun, home_facts
 from workbench.screen.labelling_controller import LabellingController
 from workbench.screen.panes import Panes
 from workbench.screen.steering import Steer, Steering
 from workbench.system.environment import config_dir
+from workbench.text import visible
 from workbench.training.pane import TrainingPane
 
 _LOOK = 1.0  # seconds between two looks at the win rate, and at a reward model that is being trained
@@ -280,7 +281,13 @@ class MainScreen(MountedWhole, Screen[None]):
 
     def _home_facts(self) -> Callable[[Workspace | None], HomeFacts]:
         """Return a function that reads what Home offers and says, as of now."""
-        return partial(home_facts, next_run(self.panes, self.labelling.worker.path, self._since))
+        document, supervisor, folder = self.config.document, self.supervisor, self.supervisor.folder
+        is_quickstart = document.preset == "quickstart" and document.path is None and not document.dirty
+        name = "the quickstart" if is_quickstart else visible(document.name)
+        training = (visible(folder.name) if folder else "a run") if supervisor.trains_here else ""
+        store, problems = self.labelling.worker.path, len(document.problems)
+        plan = NextRun(name, document.config, problems, training, self.panes.runs_dir, store, self._since)
+        return partial(home_facts, plan)
 
     @on(RunsPane.Chosen)
     def _choose(self, message: RunsPane.Chosen) -> None:

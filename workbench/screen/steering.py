@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from trainer.config import load_config, parse_overrides
 from trainer.config.schema import Config, RewardConfig
-from trainer.engine.branching import BranchPlan, BranchRequest, branch_points, later_changes, plan_branches
+from trainer.engine.branching import BranchRequest, branch_points, later_changes, plan_branches
 from trainer.events import Alarm, Fix
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
@@ -23,7 +23,6 @@ from workbench.run.sentences import title, urgent_first
 from workbench.run.supervisor import Found, Request
 from workbench.runs.new_configuration import ask_for_settings
 from workbench.screen.dialogs import (
-    Plan,
     RunQuestion,
     TrustScreen,
     UnsavedScreen,
@@ -215,9 +214,10 @@ class Steering:
     async def _start_branch(self, run: RunFolder, request: BranchRequest, *, one_iteration: bool) -> None:
         """Make the branch once the user agrees, and train it, or show one that has ended."""
         panes = self._panes
-        if (found := await panes.tried(asyncio.to_thread(_plan_branch, run, request), "start")) is None:
+        if (plan := await panes.tried(asyncio.to_thread(plan_branches, run, request), "start")) is None:
             return
-        plan, question = found
+        if (question := await panes.tried(asyncio.to_thread(branch_question, plan), "start")) is None:
+            return
         [branch] = plan.branches
         if not await panes.app.push_screen_wait(RunQuestion(question, "Start branch")):
             return
@@ -372,9 +372,3 @@ def _branch_document(run: RunFolder, at: int) -> ConfigDocument:
     document = ConfigDocument.of_run(run.root, later_changes(read_journal(run.events).events, at))
     document.title = f"branch of {run.name} after iteration {at}"
     return document
-
-
-def _plan_branch(run: RunFolder, request: BranchRequest) -> tuple[BranchPlan, Plan]:
-    """Plan one branch, and the question about it. Raises TrainerError."""
-    plan = plan_branches(run, request)
-    return plan, branch_question(plan)

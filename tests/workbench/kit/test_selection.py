@@ -44,6 +44,7 @@ class Blocks(BlockList[str]):
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"blocks--{role}" for role in ("facts", "bar", "cursor", "prompt")}
     HEADER_HEIGHT = 1
     LINES = ("facts", "", "", "")
+    ITEM_HEIGHT = 4
     _items = tuple("abcdefgh")
 
     def header_line(self, width: int) -> Line:

@@ -35,15 +35,17 @@ class Terminal:
         term: str = "xterm-256color",
         ground: str = "rgb:0000/0000/0000",
         typed: str = "",
+        stderr: Path | None = None,
     ) -> None:
         self.master, inner = pty.openpty()
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 36, 120, 0, 0))
         home = {"SCRIPT": script, "PPO_WORKBENCH_CONFIG_DIR": str(folder), "XDG_STATE_HOME": str(folder)}
+        errors = os.open(stderr, os.O_WRONLY | os.O_CREAT) if stderr else inner
         self.process = subprocess.Popen(
             [sys.executable, str(program)],
             stdin=inner,
             stdout=inner,
-            stderr=inner,
+            stderr=errors,
             cwd=folder,
             env={name: value for name, value in os.environ.items() if name not in _SIZE}
             | {"TERM": term, "COLORTERM": "", "PYTHONPATH": str(ROOT)}
@@ -51,7 +53,8 @@ class Terminal:
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that closing it sends SIGHUP
         )
-        os.close(inner)
+        for descriptor in {inner, errors}:
+            os.close(descriptor)
         self.raw = b""
         self.open = True
         if term != "dumb":

@@ -131,7 +131,9 @@ def native_output_to(path: Path) -> Iterator[None]:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    screen_out, screen_err = (os.fdopen(kept[number], "w", encoding="utf-8", closefd=False) for number in (1, 2))
+    # Textual draws on stderr: where that goes to a file, it draws on stdout, which is a terminal.
+    drawn_on = kept[2] if os.isatty(kept[2]) else kept[1]
+    screen_out, screen_err = (os.fdopen(one, "w", encoding="utf-8", closefd=False) for one in (kept[1], drawn_on))
     sys.__stdout__, sys.__stderr__ = screen_out, screen_err  # type: ignore[misc]  # that is how Textual finds them
     try:
         yield

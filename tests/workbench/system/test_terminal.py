@@ -33,14 +33,18 @@ def terminals(tmp_path: Path) -> Iterator[list[Terminal]]:
         terminal.process.wait()
 
 
-def test_it_trains_and_leaves_the_terminal_as_it_was(terminals: list[Terminal], tmp_path: Path) -> None:
-    terminals.append(terminal := Terminal(tmp_path, "done"))
+@pytest.mark.parametrize("stderr", ["", "errors"])
+def test_it_trains_and_leaves_the_terminal_as_it_was_wherever_errors_go(
+    stderr: str, terminals: list[Terminal], tmp_path: Path
+) -> None:
+    terminals.append(terminal := Terminal(tmp_path, "done", stderr=tmp_path / stderr if stderr else None))
     terminal.wait_for("Training F3")
     terminal.start_run("iteration 12/12")
     terminal.leave()
     assert terminal.wait() == 0
     for on, off in ((b"\x1b[?1049h", b"\x1b[?1049l"), (b"\x1b[?25l", b"\x1b[?25h")):  # second screen, hidden cursor
         assert terminal.raw.rindex(off) > terminal.raw.rindex(on)
+    assert not stderr or b"\x1b" not in (tmp_path / stderr).read_bytes(), "the screen is drawn on the terminal"
 
 
 def test_a_terminal_of_few_colours_gets_a_theme_of_its_own_colours(terminals: list[Terminal], tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -27,13 +27,13 @@ from rich.table import Table
 from workload import (
     ROOT,
     STORY_OPENINGS,
-    TRL,
     Workload,
     last_line,
     our_command,
     peer_command,
     read_prompts,
     resolve_model,
+    trl_python,
 )
 
 SIDES = ("ours", "trl")
@@ -137,17 +137,8 @@ def _events(child: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
                 raise SystemExit(f"{line.strip()!r} {problem}") from None
 
 
-def positive(text: str) -> int:
-    """Return the count that `text` is. Raises ArgumentTypeError if it is none, or 0."""
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a count: give 1 or more")
-    return int(text)
-
-
-def measure(
-    commands: Mapping[str, Sequence[str]], workload: Workload, folder: Path, *, rounds: int, output: Path | None
-) -> None:
-    """Run the sides by turns, print the table, and write all figures to `output` if it is given."""
+def measure(commands: Mapping[str, Sequence[str]], workload: Workload, folder: Path, *, rounds: int) -> None:
+    """Run the sides by turns, and print the table."""
     runs: dict[str, list[Run]] = {side: [] for side in commands}
     load = os.getloadavg()[0]
     for number in range(rounds):
@@ -160,10 +151,6 @@ def measure(
     for side, side_runs in runs.items():
         versions = ", ".join(f"{package} {number}" for package, number in side_runs[0].versions.items())
         console.print(f"{side}: {versions}", highlight=False, soft_wrap=True)
-    if output:
-        figures = {side: [asdict(run) for run in side_runs] for side, side_runs in runs.items()}
-        report = {"workload": asdict(workload), "load": load, "runs": figures}
-        output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -172,27 +159,16 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--model", default="starter", help="'starter', or a folder with weights and tokenizer")
     add("--prompts", type=Path, default=STORY_OPENINGS, help=".jsonl file with a 'prompt' in each line")
-    add("--iterations", type=positive, default=3, help="timed iterations per round, after one warm-up iteration")
-    add("--rounds", type=positive, default=1, help="runs of each side, alternating")
-    add("--batch-size", type=positive, default=8, help="sequences per iteration")
-    add("--max-new-tokens", type=positive, default=48, help="tokens of every response")
-    add("--epochs", type=positive, default=4, help="passes over each batch (default: %(default)s)")
-    add("--sides", nargs="+", choices=SIDES, default=SIDES, help="sides to run; the first is the one to compare with")
+    add("--iterations", type=int, default=3, help="timed iterations per round, after one warm-up iteration")
+    add("--rounds", type=int, default=1, help="runs of each side, alternating")
+    add("--batch-size", type=int, default=8, help="sequences per iteration")
+    add("--max-new-tokens", type=int, default=48, help="tokens of every response")
+    add("--epochs", type=int, default=4, help="passes over each batch (default: %(default)s)")
+    add("--sides", nargs="+", choices=SIDES, default=SIDES, help="sides to run")
     add("--value-model", choices=("head", "adapter"), default="head", help="critic of our side (model.value_model)")
     add("--trl-reward-model", action="store_true", help="score TRL's responses with a model instead of the lexicon")
-    add("--trl-value-lora", action="store_true", help="train only an adapter and the head of TRL's value model")
     add("--trl-python", type=Path, help="interpreter of an environment with TRL (default: create one)")
-    add("--json", type=Path, help="file to write the workload and all measurements to")
     return parser.parse_args(arguments)
-
-
-def _command(side: str, workload: Workload, folder: Path, options: argparse.Namespace) -> list[str]:
-    """Write the files of a side to `folder`, and return its command."""
-    if side == "ours":
-        return our_command(workload, folder, {"model": {"value_model": options.value_model}})
-    chosen = {"--reward-model": options.trl_reward_model, "--value-lora": options.trl_value_lora}
-    flags = [flag for flag, is_on in chosen.items() if is_on]
-    return peer_command(workload, folder, options.trl_python or TRL.python(), "trl_ppo.py", flags)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -207,8 +183,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     with tempfile.TemporaryDirectory(prefix="comparison-") as name:
         folder = Path(name)
-        commands = {side: _command(side, workload, folder, options) for side in options.sides}
-        measure(commands, workload, folder, rounds=options.rounds, output=options.json)
+        commands = {}
+        if "ours" in options.sides:
+            commands["ours"] = our_command(workload, folder, {"model": {"value_model": options.value_model}})
+        if "trl" in options.sides:
+            flags = ["--reward-model"] if options.trl_reward_model else []
+            commands["trl"] = peer_command(workload, folder, options.trl_python or trl_python(), "trl_ppo.py", flags)
+        measure(commands, workload, folder, rounds=options.rounds)
 
 
 if __name__ == "__main__":

@@ -147,8 +147,6 @@ def responses(size: int, folder: Path) -> Iterator[float]:
     from trainer.ppo.loop import PPO
     from trainer.rewards import build_rewards
     from trainer.runs.folder import RunFolder
-    from workbench.run.sample_reader import read_batch, read_token_sample
-    from workbench.run.sample_table import SampleKey
 
     make_checkpoint(folder / "model")
     edit_config(folder / "model", max_position_embeddings=4096)
@@ -170,12 +168,10 @@ def responses(size: int, folder: Path) -> Iterator[float]:
     result = ppo.iteration(2)
     yield from (result.metrics.seconds[phase] for phase in ("generate", "score", "reward", "update"))
     yield timed(lambda: save_samples(run, config, 2, result))
-    yield timed(lambda: read_batch(run, 2))
-    yield timed(lambda: read_token_sample(run, SampleKey(2, SEQUENCES - 1)))
 
 
 def runs(size: int, folder: Path) -> Iterator[float]:
-    """Time listing runs of 50 iterations each, twice, and the command that does so."""
+    """Time listing runs of 50 iterations each, and the command that does so."""
     from long_journal import write_long_journal
 
     from trainer.config.loading import config_text, load_config
@@ -188,26 +184,7 @@ def runs(size: int, folder: Path) -> Iterator[float]:
     for number in range(size):
         shutil.copytree(first, folder / "runs" / f"run-{number:04}")
     yield timed(lambda: list_runs(folder / "runs"))
-    yield timed(lambda: list_runs(folder / "runs"))
     yield timed(lambda: command(folder, "runs"))
-
-
-def journal(size: int, folder: Path) -> Iterator[float]:
-    """Time opening a run of `size` iterations as the screen does: to its newest ones, and to all."""
-    from long_journal import write_long_journal
-
-    from workbench.run.run_on_disk import RunOnDisk
-    from workbench.run.view import RunView
-
-    write_long_journal(folder / "events.jsonl", size)
-    source, view = RunOnDisk(folder), RunView()
-    yield timed(lambda: [view.take(event) for event in source.take()])
-
-    def rest() -> None:
-        while (chunk := source.earlier()) is not None:
-            view.history.prepend(chunk)
-
-    yield timed(rest)
 
 
 class Kind(NamedTuple):
@@ -226,10 +203,9 @@ KINDS = {
     "responses": Kind(
         responses,
         [256, 512, 1024, 2048],
-        ("generate", "score", "reward", "update", "save", "open batch", "open sample"),
+        ("generate", "score", "reward", "update", "save"),
     ),
-    "runs": Kind(runs, [10, 100, 1_000], ("list", "list again", "command")),
-    "journal": Kind(journal, [1_000, 10_000, 100_000], ("newest", "all")),
+    "runs": Kind(runs, [10, 100, 1_000], ("list", "command")),
 }
 
 

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 from quickstart_seeds import train_ppo
-from workload import HERE, STORY_OPENINGS, TRL, Workload, peer_command, read_prompts, resolve_model
+from workload import HERE, STORY_OPENINGS, Workload, peer_command, read_prompts, resolve_model, trl_python
 
 from trainer.confidence import mean_interval
 from trainer.events import Iteration
@@ -231,7 +231,7 @@ def main() -> None:
         if side == "ours":
             found = train_ours(method, seed, options.dir.resolve() / f"{method}-{seed}", OURS[method])
         else:
-            found = train_trl(side, method, seed, options.dir.resolve(), options.trl_python or TRL.python())
+            found = train_trl(side, method, seed, options.dir.resolve(), options.trl_python or trl_python())
         write_journal(path, *found)
 
     if not options.table:

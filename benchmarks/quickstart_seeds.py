@@ -62,12 +62,9 @@ def main() -> None:
         first, last = fmean(i.score_mean for i in run[:5]), fmean(i.score_mean for i in run[-5:])
         kl, worst = fmean(i.kl for i in run[-5:]), max(i.kl for i in run)
         seconds = sum(sum(i.seconds.values()) for i in run) / len(run)
-        third = run[-(len(run) // 3) :]
         print(
             f"seed {seed}: score {first:+.2f} -> {last:+.2f} (gain {last - first:+.2f}), KL of the last five {kl:.1f} "
-            f"nats a sequence, at most {worst:.1f}, {seconds:.1f} s per iteration; in the last third KL "
-            f"{fmean(i.kl for i in third):.2f}, kl_coef {third[0].kl_coef:.3f} to {third[-1].kl_coef:.3f}, explained "
-            f"variance {fmean(i.explained_variance for i in third):.2f}, of the last five "
+            f"nats a sequence, at most {worst:.1f}, {seconds:.1f} s per iteration; explained variance of the last five "
             f"{fmean(i.explained_variance for i in run[-5:]):.2f}"
         )
 

@@ -126,16 +126,7 @@ def scalar_model(path: str) -> Any:
     return AutoModelForSequenceClassification.from_pretrained(path, num_labels=1, dtype=torch.float32)
 
 
-def with_lora(value_model: Any, config: peft.LoraConfig) -> Any:
-    """Freeze the value model except its head and a new adapter, injected in place: TRL accepts no wrapped model."""
-    value_model = peft.inject_adapter_in_model(config, value_model)
-    value_model.score.weight.requires_grad_(True)
-    return value_model
-
-
-def build_trainer(
-    workload: Workload, clock: PhaseClock, output_dir: str, *, reward_model: bool, value_lora: bool
-) -> PPOTrainer:
+def build_trainer(workload: Workload, clock: PhaseClock, output_dir: str, *, reward_model: bool) -> PPOTrainer:
     """Return a PPOTrainer on the workload; its prompts keep the order of the file, one batch per iteration."""
     path, lora = workload["model"], lora_config(workload)
     tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
@@ -163,7 +154,7 @@ def build_trainer(
         model=AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32),
         ref_model=None,  # with an adapter: the policy with the adapter off
         reward_model=scalar_model(path) if reward_model else text_reward,
-        value_model=with_lora(value_model, lora) if value_lora else value_model,
+        value_model=value_model,
         train_dataset=prompts,
         eval_dataset=prompts,
         peft_config=lora,
@@ -180,12 +171,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workload", type=Path, help="workload file written by bench_iteration.py")
     parser.add_argument("--reward-model", action="store_true", help="score with a model of the policy's size")
-    parser.add_argument("--value-lora", action="store_true", help="train only an adapter and head of the value model")
     options = parser.parse_args()
     workload = json.loads(options.workload.read_text(encoding="utf-8"))
-    parts = {"reward_model": options.reward_model, "value_lora": options.value_lora}
     with event_output() as emit, tempfile.TemporaryDirectory() as output_dir:
-        trainer = build_trainer(workload, PhaseClock(emit), output_dir, **parts)
+        trainer = build_trainer(workload, PhaseClock(emit), output_dir, reward_model=options.reward_model)
         versions = {module.__name__: module.__version__ for module in (trl, torch, transformers, peft)}
         emit({"event": "run", "versions": versions})
         trainer.train()

@@ -56,8 +56,8 @@ def test_an_environment_is_made_again_only_when_its_requirements_change(
 ) -> None:
     import workload
 
-    requirements = tmp_path / "requirements-some-peer.txt"
-    environment = tmp_path / ".venv-some-peer"
+    requirements = tmp_path / "requirements-trl.txt"
+    environment = tmp_path / ".venv-trl"
     started: list[list[str]] = []
     failing = False
 
@@ -68,19 +68,18 @@ def test_an_environment_is_made_again_only_when_its_requirements_change(
 
     monkeypatch.setattr(workload, "HERE", tmp_path)
     monkeypatch.setattr(workload.subprocess, "run", run)
-    peer = workload.Peer("some-peer", size="1 GB")
     requirements.write_text("peer==1\n", encoding="utf-8")
-    assert peer.python() == environment / "bin" / "python"
+    assert workload.trl_python() == environment / "bin" / "python"
     assert [command[2] for command in started] == ["venv", "pip"]
     assert started[1][-2:] == ["-r", str(requirements)]
-    peer.python()
+    workload.trl_python()
     assert len(started) == 2
     requirements.write_text("peer==2\n", encoding="utf-8")
     failing = True
-    with pytest.raises(SystemExit, match="--some-peer-python"):
-        peer.python()
+    with pytest.raises(SystemExit, match="--trl-python"):
+        workload.trl_python()
     failing = False
-    peer.python()  # what failed is not taken for complete
+    workload.trl_python()  # what failed is not taken for complete
     assert [command[2] for command in started] == ["venv", "pip"] * 3
 
 

@@ -54,20 +54,15 @@ def test_each_reward_model_has_a_pass_over_what_it_reads(tmp_path: Path) -> None
     assert [(one.model.shape.hidden, one.most) for one in passes] == [(576, 7), (32, 99)]
 
 
-def test_a_classifier_has_no_head_for_the_vocabulary(tmp_path: Path) -> None:
+def test_a_classifier_has_no_head_for_the_vocabulary_and_its_adapter_holds_its_base_model(tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
     (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"tie_word_embeddings": False}))
     tied = decoder_shape(LLAMA | {"tie_word_embeddings": True}).parameters
     assert held(config(tmp_path), gpu=False) == 4 * tied
-
-
-def test_the_adapter_of_a_classifier_holds_its_base_model(tmp_path: Path) -> None:
-    base, adapter = tmp_path / "base", tmp_path / "adapter"
-    for folder, name, content in (
-        (base, "config.json", LLAMA),
-        (adapter, "adapter_config.json", {"peft_type": "LORA", "base_model_name_or_path": str(base)}),
-    ):
-        folder.mkdir()
-        (folder / name).write_text(json.dumps(content))
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    about = {"peft_type": "LORA", "base_model_name_or_path": str(tmp_path)}
+    (adapter / "adapter_config.json").write_text(json.dumps(about))
     assert held(config(adapter), gpu=False) == 4 * decoder_shape(LLAMA).parameters
     (adapter / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
     assert held(config(adapter), gpu=False) == 0  # the run refuses it

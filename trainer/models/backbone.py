@@ -27,9 +27,7 @@ from trainer.models.trunk import vocabulary_size
 
 _READ = (".json", ".jsonl", ".safetensors", ".txt", ".jinja", ".model", ".tiktoken")  # that a loader opens
 _JSON_BYTES = 256 << 20  # of a file of a model: tokenizers of large vocabularies have 35 MB
-_MOST = 2**31 - 1  # of a size
-_SIZE = re.compile("(size|dim|layers?|heads?|experts?|embeddings|positions|embd|rank)$")
-_POSITIVE = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+_MOST = 2**31 - 1  # tokens
 _MARKER = re.compile("image|audio|video", re.IGNORECASE)
 _HEAD = f"{CLASSIFIER}.weight"  # of sequence classifiers with one label, a common form of reward models
 
@@ -319,11 +317,6 @@ def _checked(path: str, folder: Path) -> Path:
     for name in ("tokenizer_config.json", "tokenizer.json"):
         if (folder / name).is_file():  # some tokenizers use another format
             _json_object(folder / name)
-    for key, value in _of_text(settings).items():
-        least = 1 if key in _POSITIVE else -_MOST
-        if _SIZE.search(key) and isinstance(value, int | float) and not least <= value <= _MOST:
-            stated = f"{folder / 'config.json'}: {key} = {value}"
-            raise ModelError(f"{stated}: must be {max(least, 0)} to {_MOST}; fetch the model again")
     if "model_type" not in settings:
         raise ModelError(f"{folder / 'config.json'} has no model_type: name a folder with a model in mlx-lm's format")
     if settings.get("model_file") is not None:

@@ -19,7 +19,6 @@ from trainer.errors import RankError
 PROGRAM = """
 import json, sys
 import mlx.core as mx
-import mlx.core as mx
 import numpy as np
 from trainer.distributed import join
 from trainer.distributed.ranks import Released

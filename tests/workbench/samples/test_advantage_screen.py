@@ -192,15 +192,10 @@ def test_the_exact_kl_in_the_loss_is_not_that_of_the_token() -> None:
     assert [line.split() for line in lines if "  epoch " in line] == [["epoch", "1", "ρ", "1.0000"]]  # and no loss
 
 
-def test_an_epoch_without_a_step_says_so() -> None:
+def test_an_epoch_without_a_step_and_a_file_without_settings_say_so() -> None:
     of = sample(held={"epochs": 2}, ratios=[[1.0, math.nan]] * 8)
-    last = texts(formula_lines(TokenFacts(of, 2), 75))[-1]
-    assert last.split() == ["epoch", "2", "ρ", "NaN", "no", "step"]
-
-
-def test_without_settings_it_says_what_is_missing() -> None:
-    of = replace(sample(), settings=None)
-    lines = " ".join(texts(formula_lines(TokenFacts(of, 0), 75)))
+    assert texts(formula_lines(TokenFacts(of, 2), 75))[-1].split() == ["epoch", "2", "ρ", "NaN", "no", "step"]
+    lines = " ".join(texts(formula_lines(TokenFacts(replace(of, settings=None), 0), 75)))
     assert "has no settings such as gamma and lambda" in lines
     assert "KL_t" not in lines
 

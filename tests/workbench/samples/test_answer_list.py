@@ -44,32 +44,44 @@ def words(lines: Sequence[Line], role: str) -> str:
     return "".join(text for line in lines for text, own in line if own == role)
 
 
-def test_a_completion_is_shown_with_its_numbers() -> None:
-    assert facts(completion()) == "score +0.50  KL 1.2 nats  3 tokens, stop"
-    assert facts(completion(tokens=[1], truncated=True)).endswith("1 token ✂ cut short")
-    assert "log π/ref +1.25 nats" in facts(completion(), "reference")
-    assert "KL - nats" in facts(completion(logprobs=[math.inf, -math.inf, 0.0]))
-    assert "KL 0.0 nats  0 tokens" in facts(completion(tokens=[], logprobs=[], ref_logprobs=[]))
-
-
-def test_parts_are_shown_where_they_say_more_than_the_score() -> None:
-    assert facts(completion(parts={"lexicon": 0.9})).endswith("lexicon +0.90")
-    assert facts(completion(parts={"lexicon": 0.5, "a\x1b.py:f": -2.0})).endswith("lexicon +0.50  a␛.py:f -2.00")
+@pytest.mark.parametrize(
+    ("one", "shown"),
+    [
+        (completion(), "score +0.50  KL 1.2 nats  3 tokens, stop"),
+        (completion(tokens=[1], truncated=True), "score +0.50  KL 1.2 nats  1 token ✂ cut short"),
+        (completion(logprobs=[math.inf, -math.inf, 0.0]), "score +0.50  KL - nats  3 tokens, stop"),
+        (completion(tokens=[], logprobs=[], ref_logprobs=[]), "score +0.50  KL 0.0 nats  0 tokens, stop"),
+        (completion(parts={"lexicon": 0.9}), "score +0.50  KL 1.2 nats  3 tokens, stop  lexicon +0.90"),
+        (
+            completion(parts={"lexicon": 0.5, "a\x1b.py:f": -2.0}),
+            "score +0.50  KL 1.2 nats  3 tokens, stop  lexicon +0.50  a␛.py:f -2.00",
+        ),
+    ],
+)
+def test_a_completion_is_shown_with_its_numbers_and_with_parts_that_say_more_than_the_score(
+    one: WrittenResponse, shown: str
+) -> None:
+    assert facts(one) == shown
+    assert "log π/ref" in facts(one, "reference")
 
 
 @pytest.mark.parametrize(
-    ("compared", "reported"),
-    [(0.25, "▲ +0.25 better"), (1.5, "▼ -1.00 worse"), (0.5, "= same score")],
+    ("score", "compared", "reported"),
+    [
+        (0.5, 0.25, "▲ +0.25 better"),
+        (0.5, 1.5, "▼ -1.00 worse"),
+        (0.5, 0.5, "= same score"),
+        (math.nan, 0.5, "not scored  KL"),
+        (0.5, math.nan, "score +0.50  KL"),
+        (math.inf, 0.5, "  KL"),
+    ],
 )
-def test_a_score_is_better_or_worse_than_the_one_it_is_compared_with(compared: float, reported: str) -> None:
-    assert f"score +0.50  {reported}  KL" in facts(completion(), compared=compared)
-
-
-@pytest.mark.parametrize(("score", "compared"), [(math.nan, 0.5), (0.5, math.nan), (math.inf, 0.5)])
-def test_a_score_that_is_not_a_number_is_compared_with_nothing(score: float, compared: float) -> None:
-    reported = facts(completion(score=score), compared=compared)
-    assert "better" not in reported
-    assert "worse" not in reported
+def test_a_score_is_better_or_worse_than_the_number_it_is_compared_with(
+    score: float, compared: float, reported: str
+) -> None:
+    shown = facts(completion(score=score), compared=compared)
+    assert reported in shown
+    assert ("better" in shown or "worse" in shown) == (reported[0] in "▲▼")
 
 
 def test_policy_and_reference_are_side_by_side_where_there_is_room() -> None:
@@ -98,13 +110,10 @@ def test_the_best_score_comes_first_on_request_and_those_without_one_last() -> N
     assert shown == {False: "nanlowhigh", True: "highlownan"}
 
 
-def test_the_begun_text_is_not_shown_again() -> None:
-    lines = request_lines(request(answer(completion("once upon a time")), begun="once upon"), 80)
+def test_the_begun_text_is_not_shown_again_and_an_empty_completion_says_so() -> None:
+    lines = request_lines(request(answer(completion("once upon a time"), completion("")), begun="once upon"), 80)
     assert words(lines, "text") == " a time"
-
-
-def test_an_empty_completion_says_so() -> None:
-    assert "empty response" in text_of(request_lines(request(answer(completion(""))), 80))
+    assert "empty response" in text_of(lines)
 
 
 def test_the_diff_marks_what_only_one_of_the_first_completions_has() -> None:

@@ -58,19 +58,14 @@ def test_a_line_of_json_holds_the_whole_record(tmp_path: Path) -> None:
         assert line["sa_pairs"] == list(sa_pairs(sample))
 
 
-def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
+def test_numbers_that_json_lacks_become_null_and_an_empty_response_has_no_pairs(tmp_path: Path) -> None:
     sample = token_sample(length=3, kl=[math.nan, math.inf, 1.5], score=-math.inf, columns="no JSON")
-    (line,) = exported(export_samples([sample], tmp_path / "a.jsonl", markdown=False))
-    assert line["kl"] == [None, None, 1.5]
-    assert line["score"] is None
-    assert [pair["kl"] for pair in line["sa_pairs"]] == [None, None, 1.5]
-    assert line["columns"] == "no JSON"
-
-
-def test_an_empty_response_has_no_pairs(tmp_path: Path) -> None:
     empty = replace(token_sample(), tokens=[], texts=[], completion="", numbers={}, ratios=[], alternatives=[])
-    (line,) = exported(export_samples([empty], tmp_path / "a.jsonl", markdown=False))
-    assert line["sa_pairs"] == line["tokens"] == []
+    line, bare = exported(export_samples([sample, empty], tmp_path / "a.jsonl", markdown=False))
+    assert line["kl"] == [None, None, 1.5]
+    assert (line["score"], line["columns"]) == (None, "no JSON")
+    assert [pair["kl"] for pair in line["sa_pairs"]] == [None, None, 1.5]
+    assert bare["sa_pairs"] == bare["tokens"] == []
 
 
 def test_hostile_text_comes_back_from_json_as_it_was_and_the_file_is_safe_to_print(tmp_path: Path) -> None:

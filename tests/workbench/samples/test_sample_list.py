@@ -32,6 +32,8 @@ def test_facts_are_in_full_where_they_fit_and_short_where_not() -> None:
     cut = sample(truncated=True)
     assert sample_facts(cut, 80) == "  3   score +0.81   KL 7.9 nats   29 tokens   ✂ cut short"
     assert sample_facts(cut, 36) == "  3  +0.81  KL 7.9  29 tok  ✂"
+    assert sample_facts(sample(), 80, marked=True).startswith("  3 ★   score")
+    assert sample_facts(sample(), 80, iteration=True).startswith("   12·3   score")
     assert sample_facts(sample(score=math.nan, kl=math.inf, length=None), 80) == "  3   not scored   KL - nats"
 
 
@@ -52,13 +54,10 @@ def test_the_end_of_a_prompt_is_shown_without_its_template_and_the_start_of_a_co
     assert cell_len(shown) == 40
     assert first == " ".join(["word"] * 8)
     assert second.endswith("…")
+    _, shown, first, second, _ = sample_lines(sample(), 40)
+    assert (shown, first.strip(), second) == ("Once upon a time", "there was joy.", ""), "whole where they fit"
     llama = "Why?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
     assert sample_lines(sample(prompt=llama), 40)[1] == "Why?"
-
-
-def test_a_prompt_and_a_completion_that_fit_are_whole() -> None:
-    _, prompt, completion, second, _ = sample_lines(sample(), 40)
-    assert (prompt, completion.strip(), second) == ("Once upon a time", "there was joy.", "")
 
 
 def test_only_the_visible_part_of_a_megabyte_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,8 +74,3 @@ def test_hostile_text_is_shown_and_not_obeyed() -> None:
     listed = "\n".join(sample_lines(one, 120))
     assert listed.count("[@click=app.quit]x[/] ␛[31m \\x9b \\u202eabc \\u2028 שלום 🎉") == 2
     assert not {"\x1b", "\x9b", "\u202e", "\u2028", "\t"} & set(listed)
-
-
-def test_a_bookmark_and_the_iteration_are_among_the_facts() -> None:
-    assert sample_facts(sample(), 80, marked=True).startswith("  3 ★   score")
-    assert sample_facts(sample(), 80, iteration=True).startswith("   12·3   score")

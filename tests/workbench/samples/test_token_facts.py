@@ -160,15 +160,11 @@ def test_a_kl_in_the_loss_is_that_of_each_passs_policy(estimator: str, ratio: fl
     assert facts.kl_penalty is None
 
 
-def test_the_clip_sees_the_whitened_advantage() -> None:
-    facts = explained_token(
-        advantage=0.1, ratios=(1.0, 0.7), whiten_advantages=True, advantage_mean=0.3, advantage_std=0.1
-    )
+def test_the_clip_sees_the_whitened_advantage_and_a_batch_without_a_signal_has_none() -> None:
+    whitened = {"whiten_advantages": True, "advantage_mean": 0.3, "advantage_std": 0.1}
+    facts = explained_token(advantage=0.1, ratios=(1.0, 0.7), **whitened)
     assert facts.loss_advantage == pytest.approx(-2, rel=1e-4)
     assert facts.passes[1].clipped
-
-
-def test_a_batch_without_a_signal_has_no_advantage_in_the_loss() -> None:
     facts = explained_token(advantage=5.0, ratios=(1.3,), has_signal=False)
     assert facts.loss_advantage == 0
     assert not facts.passes[0].clipped
@@ -231,7 +227,8 @@ def test_the_written_token_is_among_its_alternatives_or_after_them() -> None:
     assert [one.probability for one in missed.choices[:2]] == pytest.approx([0.5, 0.3])
 
 
-def test_a_token_in_the_middle_of_a_character_says_which_part_it_is() -> None:
+def test_a_name_is_safe_and_says_which_part_of_a_character_a_token_is() -> None:
+    assert token_name(" a\n\x1b[31m\u202e") == "'·a⏎␛[31m\\u202e'"
     sample = token_sample(texts=["a", "", "", "🎉", "b", "", ""])
     assert [token_label(sample, place) for place in range(7)] == [
         "'a'",
@@ -242,10 +239,6 @@ def test_a_token_in_the_middle_of_a_character_says_which_part_it_is() -> None:
         "part 1 of an unfinished character",
         "part 2 of an unfinished character",
     ]
-
-
-def test_a_name_is_safe_and_shows_its_spaces() -> None:
-    assert token_name(" a\n\x1b[31m\u202e") == "'·a⏎␛[31m\\u202e'"
 
 
 def test_a_file_without_settings_has_facts_but_no_formulas() -> None:

@@ -164,15 +164,13 @@ def test_a_kl_in_the_loss_and_a_weight_have_lines_of_their_own() -> None:
     assert value(lines, "weight") == "1.0000"
 
 
-def test_an_epoch_without_a_step_is_marked() -> None:
-    lines = shown(replace(sample(), ratios=[[1.0, 1.1, math.nan, math.nan, 1.1]] * 6))
+def test_an_epoch_without_a_step_and_numbers_that_are_none_are_marked() -> None:
+    of = replace(
+        sample(values=[math.nan] * 6, entropy=[math.inf] * 6), ratios=[[1.0, 1.1, math.nan, math.nan, 1.1]] * 6
+    )
+    lines = shown(of)
     assert value(lines, "ratio epoch 3") == "× NaN no step"
     assert value(lines, "ratio after") == "1.1000 8.8%"
-
-
-def test_nan_is_marked() -> None:
-    of = sample(values=[math.nan] * 6, entropy=[math.inf] * 6)
-    lines = shown(of)
     assert value(lines, "value") == "× NaN"
     assert value(lines, "entropy") == "× +inf nats"
     assert "NaN" in roles(inspector_lines(TokenFacts(of, 3), 44, 60), "missing")

@@ -152,46 +152,6 @@ def test_the_direction_and_the_amounts_are_those_of_the_numbers(facts: TokenFact
         assert (raw > 0) == (seen > 0), "a sign that whitening turned is told"
 
 
-@given(facts=any_token())
-def test_the_clip_is_mentioned_where_it_took_hold_and_nowhere_else(facts: TokenFacts) -> None:
-    text, seen, held = sentence(facts), facts.loss_advantage, facts.settings
-    assert held is not None
-    assert seen is not None
-    ratios = [one.ratio for one in facts.passes]
-    known = len(ratios) - held.epochs in (0, 1)
-    ratios = [ratio for ratio in (ratios[: held.epochs] if known else ratios) if not math.isnan(ratio)]
-    clipped = [(seen > 0 and ratio > 1 + held.clip) or (seen < 0 and ratio < 1 - held.clip) for ratio in ratios]
-    reported = "clip" in text
-    pushes = re.search(r"pushed (up|down)", text) is not None
-    assert reported == (pushes and any(clipped))
-    if since := re.search(r"until the clip stopped it in (?:epoch|pass) (\d+)", text):
-        first = [one.name for one in facts.passes if one.in_loss].index(since[0].partition(" in ")[2])
-        assert first > 0
-        assert clipped == [place >= first for place in range(len(clipped))]
-    if share := re.search(r"held by the clip in (\d+) of (\d+) epochs", text):
-        assert (int(share[1]), int(share[2])) == (sum(clipped), len(clipped))
-    assert ("kept from being" in text) == (reported and all(clipped))
-
-
-@given(facts=any_token())
-def test_statements_about_the_reference_and_the_penalty_are_true(facts: TokenFacts) -> None:
-    text, mine, theirs = sentence(facts), facts.probability, facts.ref_probability
-    assert mine is not None
-    assert theirs is not None
-    found = re.search(r"reference (.*?%), policy (.*?%)", text)
-    assert (found is None) == (math.isnan(mine) or math.isnan(theirs))
-    if found:
-        assert (found[1], found[2]) == (percent(theirs), percent(mine))
-    if found := re.search(r"KL (penalty|bonus) of (\S+)", text):
-        penalty, rest = facts.kl_penalty, facts.token_score
-        assert penalty is not None
-        assert rest is not None
-        assert (found[1] == "penalty") == (penalty < 0)
-        assert close(found[2].rstrip(";"), abs(penalty)) or abs(penalty) > 1e6
-        assert abs(penalty) > abs(rest)
-        assert ("dominates" in text) == (rest != 0)
-
-
 @pytest.mark.parametrize(
     ("advantage", "ref_logprob", "kl_coef", "expected"),
     [

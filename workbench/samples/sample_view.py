@@ -233,9 +233,9 @@ def color_legend(
     more = f"  from {least} to {greatest}" if below or above else ""
     more += f"{_missing(scale)} · scale of {'the batch' if shared else 'this sample'}"
     full: LegendLine = [name, (f"  {low} ", "text"), *ramp, (f" {high}", "text"), (more, "muted")]
-    low, high = f" {'‹' * below}{low}", f"{high}{'›' * above}"
-    short: LegendLine = [name, (f"{low} ", "text"), *ramp, (f" {high}", "text"), (_missing(scale), "muted")]
-    return _fitting(full, width, short, short[:-1], [name, (f"{low} to {high}", "text")])
+    low, high = f"{'‹' if below else ' '}{low}", f"{high}{'›' * above}"
+    short: LegendLine = [name, (f" {low} ", "text"), *ramp, (f" {high}", "text"), (_missing(scale), "muted")]
+    return _fitting(full, width, short, short[:-1], [name, (f" {low} to {high}", "text")])
 
 
 def underline_legend(channel: Channel, scale: ChannelScale | None, width: int) -> LegendLine:
@@ -251,7 +251,8 @@ def underline_legend(channel: Channel, scale: ChannelScale | None, width: int) -
         bounds.append(text)
     once, twice = bounds
     full: LegendLine = [(f"{start}─ beyond {once}  ═ beyond {twice}{_missing(scale)}", "muted")]
-    return _fitting(full, width, [(f"{channel.label} ─ {once} ═ {twice}", "muted")])
+    short: LegendLine = [(f"{start}─ {once}  ═ {twice}{_missing(scale)}", "muted")]
+    return _fitting(full, width, short, [(f"{channel.label} ─ {once} ═ {twice}", "muted")])
 
 
 def _missing(scale: ChannelScale) -> str:

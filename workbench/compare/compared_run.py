@@ -80,11 +80,6 @@ class RunGroup:
         """Role of what belongs to the group in a line."""
         return f"run-{self.letter}"
 
-    @property
-    def labels(self) -> list[str]:
-        """Short names of the runs: the letter, of several runs with a number."""
-        return [f"{self.letter}{n}" for n in range(1, len(self.runs) + 1)] if len(self.runs) > 1 else [self.letter]
-
 
 def read_runs(folders: Sequence[RunFolder]) -> list[RunGroup]:
     """Read the runs in `folders`, which differ, each as a group of one; see `read_groups`."""
@@ -156,12 +151,6 @@ def windows_text(runs: Sequence[ComparedRun]) -> str:
     return str(windows[0]) if len(windows) == 1 else f"{windows[0]} to {windows[-1]}"
 
 
-def troubles(events: Sequence[Event]) -> tuple[int, int]:
-    """Count the warnings and errors, including alarms, and the rollbacks."""
-    alarms = sum(isinstance(e, Alert) and not isinstance(e, Decision) and e.level != "info" for e in events)
-    return alarms, sum(isinstance(event, RolledBack) for event in events)
-
-
 def distinct_names(folders: Sequence[Path]) -> list[str]:
     """Return for each of `folders`, which must differ, the shortest end of its path that no other has."""
     names = []
@@ -190,15 +179,14 @@ def _read_run(name: str, folder: RunFolder, samples: Sequence[Sample] = (), unre
     view = RunView()
     for event in events:
         view.take(event)
-    alarms, rollbacks = troubles(events)
     return ComparedRun(
         name=name,
         folder=folder.root,
         kind=view.started.run_kind if view.started else str((config or {}).get("kind", PPO)),
         state="training" if live else view.ended.state if view.ended else "interrupted",
         view=view,
-        alarms=alarms,
-        rollbacks=rollbacks,
+        alarms=sum(isinstance(e, Alert) and not isinstance(e, Decision) and e.level != "info" for e in events),
+        rollbacks=sum(isinstance(e, RolledBack) for e in events),
         config=config,
         samples=samples,
         problems=[*problems, *unread],

@@ -73,11 +73,12 @@ def sections(groups: Sequence[RunGroup]) -> dict[str, tuple[RunMeasure, ...]]:
     """
     runs = [run for group in groups for run in group.runs]
     sources = dict.fromkeys(name for run in runs for e in run.view.evaluations[-1:] for name in e.parts)
+    part = partial(_of, found=lambda run: run.view.evaluations[-1].parts if run.view.evaluations else {})
     found = {"within a KL": _WITHIN} if len(runs) > len(groups) else {}
     for title, measures in SECTIONS.items():
         found[title] = measures
         if title == _HELD_OUT and len(sources) > 1:  # a single part is the score
-            parts = tuple(RunMeasure(f"part:{source}", source, "", _part, source, 3) for source in sources)
+            parts = tuple(RunMeasure(f"part:{source}", source, "", part, source, 3) for source in sources)
             found["parts of the score, held out"] = parts
     return found
 
@@ -98,22 +99,14 @@ def best_within(run: ComparedRun, field: str) -> float:
     return math.nan if point is None else point.score
 
 
-def _part(run: ComparedRun, name: str) -> float:
-    return run.view.evaluations[-1].parts.get(name, math.nan) if run.view.evaluations else math.nan
-
-
-def _best_of(run: ComparedRun, _: str) -> float:
-    newest = run.view.evaluations[-1] if run.view.evaluations else None
-    return float(newest.best_of) if newest and math.isfinite(newest.best_of_score) else math.nan
-
-
 def _over(run: ComparedRun, field: str, *, summary: Callable[[Sequence[float]], float]) -> float:
     return summary(run.column(field))
 
 
 def _of(run: ComparedRun, field: str, *, found: Callable[[ComparedRun], object | None]) -> float:
-    """Return `field` of what is `found` in a run; NaN without it, or if it lacks this field."""
-    return float(getattr(found(run), field, math.nan))
+    """Return `field` of what is `found` in a run, or its item; NaN without it, or if it lacks this field."""
+    values = found(run)
+    return float(values.get(field, math.nan) if isinstance(values, dict) else getattr(values, field, math.nan))
 
 
 _last, _mean = partial(_over, summary=last_mean), partial(_over, summary=mean)
@@ -121,6 +114,10 @@ _total = partial(_over, summary=lambda values: sum(known) if (known := [*filter(
 _second_half = partial(_over, summary=lambda values: mean(values[len(values) // 2 :]))
 _greatest = partial(_over, summary=lambda values: max(values, default=math.nan))
 _best = partial(_of, found=lambda run: best(batch_points(run.view.history, run.window)))
+_best_of = partial(
+    _of,
+    found=lambda run: next((e for e in run.view.evaluations[-1:] if math.isfinite(e.best_of_score)), None),
+)
 _newest = partial(_of, found=lambda run: run.view.evaluations[-1] if run.view.evaluations else None)
 _highest = partial(
     _of,
@@ -177,7 +174,7 @@ SECTIONS: dict[str, tuple[RunMeasure, ...]] = {
         RunMeasure("held_out_length", "length", "tokens", _newest, "response_length", 1),
         RunMeasure("reference_score", "reference score", "", _newest, "reference_score", 3),
         RunMeasure("best_of_score", "reference, best of n", "", _newest, "best_of_score", 3),
-        RunMeasure("best_of", "  n", "", _best_of, "", 0, contrast="none"),
+        RunMeasure("best_of", "  n", "", _best_of, "best_of", 0, contrast="none"),
         RunMeasure(
             "win_rate", "win rate by score", "%", _newest, "win_rate", 1, ends=("win_rate_low", "win_rate_high")
         ),

@@ -328,7 +328,11 @@ def plain_values(groups: Sequence[RunGroup]) -> dict[str, Any]:
     settings, letters = compared_settings(groups), [group.letter for group in groups]
     curves = curves_of(groups)
     kls = levels(point for of_group in curves for curve in of_group for point in curve.compared)
-    runs = {label: run for group in groups for label, run in zip(group.labels, group.runs, strict=True)}
+    runs = {
+        f"{group.letter}{n}" if len(group.runs) > 1 else group.letter: run
+        for group in groups
+        for n, run in enumerate(group.runs, 1)
+    }
     curve_of = dict(zip(runs, (curve for of_group in curves for curve in of_group), strict=True))
     return {
         "comparison": VERSION,

@@ -101,12 +101,8 @@ def _settings(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 def _canonical(value: Any) -> str:
     """Return `value` as text that is the same where TOML means the same: for 1 and 1.0, but not for 1 and true."""
-
-    def number(text: str) -> float:
-        value = float(text)
-        return int(value) if value.is_integer() else value
-
-    return json.dumps(json.loads(json.dumps(value, default=str), parse_float=number))
+    plain = json.dumps(value, default=str)
+    return json.dumps(json.loads(plain, parse_float=lambda text: int(n) if (n := float(text)).is_integer() else n))
 
 
 class ComparedSettings(NamedTuple):

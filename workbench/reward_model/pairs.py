@@ -145,23 +145,19 @@ class RewardPairList(BlockList[PairPrediction]):
 
     _marked: Collection[str] = ()  # keys of comparisons
 
-    def show(self, pairs: Sequence[PairPrediction], *, message: str = "") -> bool:
+    def show(self, pairs: Sequence[PairPrediction], marked: Collection[str], message: str) -> bool:
         """Show `pairs`; return whether the cursor stays on its pair. If not, it goes to the first.
 
-        message: shown if there are none.
+        marked: keys of the comparisons whose pairs have a mark. message: shown if there are none.
         """
-        before, self._message = self.selected, message
+        before, self._marked, self._message = self.selected, marked, message
+        self.refresh()
         if pairs is self._items and pairs:
             return True
         self._items = pairs
         same = [place for place, pair in enumerate(pairs) if before and _texts(pair) == _texts(before)]
         self.put_cursor(same[0] if same else 0)
         return bool(same)
-
-    def mark(self, keys: Collection[str]) -> None:
-        """Mark the pairs of the comparisons with these keys."""
-        self._marked = keys
-        self.refresh()
 
     def block(self, index: int, width: int) -> list[str]:
         pair = self._items[index]

@@ -12,6 +12,7 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
+from textual.events import Resize, Show
 from textual.message import Message
 from textual.widgets import Input, Static
 
@@ -103,7 +104,7 @@ class RewardModelPane(Pane):
         Binding("X", "stop", "stop", id="reward-model.stop", tooltip="Save a checkpoint and end this training"),
         Binding("l", "label", "label again", id="reward-model.label", tooltip="Label the marked pairs or this one"),
         Binding(
-            "L", "label_wrong", "label wrong", id="reward-model.label-wrong", tooltip="Label all listed ✗ pairs again"
+            "L", "label(True)", "label wrong", id="reward-model.label-wrong", tooltip="Label all listed ✗ pairs again"
         ),
         Binding("n", "next(1)", "next pair", id="reward-model.next", tooltip="Open the next pair"),
         Binding(
@@ -141,9 +142,7 @@ class RewardModelPane(Pane):
         self._show()
         self.set_interval(_INTERVAL, self.read)
 
-    def on_show(self) -> None:
-        self.read()
-
+    @on(Show)
     def read(self) -> None:
         """Look at the folder and at the run on threads of their own, if the pane is visible."""
         if self.is_on_screen:
@@ -190,11 +189,10 @@ class RewardModelPane(Pane):
 
     @on(Input.Changed)
     def _show(self) -> None:
-        reader, listed, words = self.reader, self.query_one(RewardPairList), self._words
+        reader, listed, words = self.reader, self.query_one(RewardPairList), self.query_one(FilterField).value.strip()
         self.query_one(RewardCharts).show(reader.view, reader.predictions)
         self._listed = chosen_pairs(self._pairs, words, self._order, reverse=self._reverse)
-        listed.mark(self._marked)
-        stays = listed.show(self._listed, message=self._empty_message())
+        stays = listed.show(self._listed, self._marked, self._empty_message(words))
         if self._opened and not stays:
             self._open(False)  # the pair is no longer listed, and the keys would act on another one
         problems = [f"✖ {visible(problem)}" for problem in (reader.problem, *reader.problems) if problem]
@@ -223,10 +221,6 @@ class RewardModelPane(Pane):
         return self.reader.predictions.pairs if self.reader.predictions else ()
 
     @property
-    def _words(self) -> str:
-        return self.query_one(FilterField).value.strip()
-
-    @property
     def _loading(self) -> str:
         """Name of a training that has no folder yet; empty for none."""
         found, reader = self._training, self.reader
@@ -234,13 +228,13 @@ class RewardModelPane(Pane):
             return ""
         return found.name
 
-    def _empty_message(self) -> str:
+    def _empty_message(self, words: str) -> str:
         """Return the message shown in place of the pairs."""
         reader = self.reader
         if reader.shown is not None:
             if reader.live is None:
                 return "Reading the run..."
-            if self._words and self._pairs:
+            if words and self._pairs:
                 return "No pair has these words."
             return _NO_PAIRS_YET if reader.live else _NO_PAIRS
         if reader.problem or self._loading:
@@ -250,6 +244,7 @@ class RewardModelPane(Pane):
         wide = max(len(label), len(train))
         return _NONE.format(visible(str(reader.runs_dir)), label=label.ljust(wide), train=train.ljust(wide))
 
+    @on(Resize)
     def _arrange(self) -> None:
         """Size the charts, and show the list or the open pair."""
         charts = self.query_one(RewardCharts)
@@ -270,9 +265,6 @@ class RewardModelPane(Pane):
         if text.display and self.selected is not None:
             text.show(self.selected)
 
-    def on_resize(self) -> None:
-        self._arrange()
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         match action:
             case "open":
@@ -289,12 +281,12 @@ class RewardModelPane(Pane):
                 return len(self.reader.runs) > (self.reader.place >= 0)
             case "next_chart":
                 return not self._opened and self.reader.shown is not None and not self.query_one(RewardCharts).all_shown
+            case "label" if parameters:
+                return bool(self._wrong)
             case "mark" | "label" | "copy":
                 return self.selected is not None
             case "stop":
                 return bool(self.reader.live)
-            case "label_wrong":
-                return bool(self._wrong)
         return True
 
     @on(RewardPairList.Opened)
@@ -369,12 +361,9 @@ class RewardModelPane(Pane):
         if (pair := self.selected) is not None:
             self.copy(copy_text(pair), "the pair")
 
-    def action_label(self) -> None:
+    def action_label(self, wrong: bool = False) -> None:
         if (pair := self.selected) is not None:
-            self.post_message(self.LabelAgain(tuple(self._marked) or (pair.key,)))
-
-    def action_label_wrong(self) -> None:
-        self.post_message(self.LabelAgain(self._wrong))
+            self.post_message(self.LabelAgain(self._wrong if wrong else tuple(self._marked) or (pair.key,)))
 
     @property
     def _wrong(self) -> tuple[str, ...]:

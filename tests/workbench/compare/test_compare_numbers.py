@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compared_runs import compared, evaluation, events_of_kind, ppo_events, singles
-from config_files import save_config
+from compared_runs import compared, evaluation, events_of_kind, make_run, ppo_events, singles
 from run_kinds_helper import human
 from scripted_run import ended, iteration, started
 
-from trainer.config import Config
 from trainer.events import Alarm, Alert, DataChanged, Decision, RolledBack, RunStarted
-from trainer.runs.journal import Journal
 from trainer.runs.listing import list_runs
-from workbench.compare.compared_run import ComparedRun, distinct_names, troubles
+from workbench.compare.compared_run import ComparedRun, distinct_names, read_runs
 from workbench.compare.frontier import Curve, Point, best, curves_of, levels
 from workbench.compare.measures import RunMeasure, sections
 from workbench.compare.report import interval_of
@@ -70,12 +67,7 @@ def test_the_best_stretch_has_its_iteration_and_its_kl_and_is_a_twentieth_of_a_l
 def test_list_comparison_and_summary_say_the_same_score_and_kl(size: int, tmp_path: Path) -> None:
     noise = random.Random(size)
     events = [started(), *(iteration(n, score_mean=noise.random(), kl=9 * noise.random()) for n in range(1, size + 1))]
-    (tmp_path / "a").mkdir()
-    save_config(Config(), tmp_path / "a/config.toml")
-    journal = Journal(tmp_path / "a/events.jsonl")
-    for event in events:
-        journal.emit(event)
-    journal.close()
+    make_run(tmp_path, "a", events)
     (listed,), run = list_runs(tmp_path), compared("a", events)
     reported = dict(summary(run.view))
     assert (number(run, "score"), number(run, "kl")) == pytest.approx((listed.score, listed.kl), abs=1e-9)
@@ -142,16 +134,18 @@ def test_two_runs_differ_by_a_difference_a_ratio_or_nothing_meaningful() -> None
     assert found["score"].difference(math.nan, 0.25) == ""
 
 
-def test_troubles_are_warnings_errors_alarms_and_rollbacks() -> None:
+def test_warnings_errors_alarms_and_rollbacks_are_counted(tmp_path: Path) -> None:
     alert = {"iteration": 3, "message": "m", "code": "c"}
     events = [
+        started(),
         Alert(**alert, level="info"),
         Alert(**alert, level="warning"),
         Alarm(**alert, level="error", evidence={}, advice="a"),
         Decision(**alert, level="warning", rule="plateau", action="stop", evidence={}),
         RolledBack(iteration=3, to=1, reason="r"),
     ]
-    assert troubles(events) == (2, 1)
+    (group,) = read_runs([make_run(tmp_path, "a", events)])
+    assert (group.runs[0].alarms, group.runs[0].rollbacks) == (2, 1)
 
 
 def test_points_are_means_of_neighbouring_iterations_and_the_last_one_ends_with_the_run() -> None:

@@ -139,17 +139,13 @@ def test_curves_of_several_runs_are_on_one_scale_and_one_axis() -> None:
     assert lines[1].split()[2] == "▁" * 10
     assert lines[2].split()[2] == "█" * 20
     assert lines[1].endswith("0.000 → 0.000")
-
-
-def test_a_run_without_a_metric_has_no_curve_of_it() -> None:
     lines = text(curve_lines(singles(compared("p", ppo_events()), compared("d", events_of_kind(DPO))), 80))
     course = {
         line.split()[0]: [run.split()[1] for run in itertools.takewhile(lambda one: one[0] == " ", lines[place + 1 :])]
         for place, line in enumerate(lines)
         if line[0] != " "
     }
-    assert course["score"] == ["p"]
-    assert course["loss"] == ["d"]
+    assert (course["score"], course["loss"]) == (["p"], ["d"]), "a run without a metric has no curve of it"
 
 
 def test_settings_that_differ_are_a_table_and_long_ones_a_list() -> None:

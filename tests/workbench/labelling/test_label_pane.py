@@ -192,26 +192,17 @@ async def test_keys_beyond_the_session_are_requests_and_without_one_no_key_judge
         assert "ann" not in app.text
 
 
-async def test_a_missing_item_is_waited_for_and_appears_by_itself() -> None:
+async def test_items_are_waited_for_counted_as_they_become_known_and_come_to_an_end() -> None:
     session = FakeSession([], ended=False, waiting="the policy writes pair 3")
-    async with labelling(session) as (app, pilot):
+    async with labelling(session, size=(200, 60)) as (app, pilot):
         assert "the policy writes pair 3..." in app.text
         session.report(waiting="the policy writes pair 4", left_out=("row 3 of [/x]\x1b has one completion",))
         await until(lambda: "the policy writes pair 4..." in app.text)
         await pilot.press("1", "u", "f", "d")
-        session.put(items(3))
+        session.figures = {"left": None, "per_hour": 911.0}
+        session.put(items(2))
         await until(lambda: "left 0" in app.text)
-        await pilot.press("1")
-        assert session.judgements[0].choice == "a"
-        assert app.notified.count("row 3 of [/x]␛ has one completion") == 1
-
-
-async def test_what_the_queues_still_have_is_shown_as_it_becomes_known() -> None:
-    session = FakeSession(items(3), ended=False)
-    session.figures = {"left": None, "per_hour": 911.0}
-    session.report()
-    async with labelling(session, size=(200, 60)) as (app, pilot):
-        assert app.pane.badge.text == "3"
+        assert app.pane.badge.text == "2"
         await pilot.press("f")
         session.figures |= {"left": 912, "eta_seconds": 3600.0}
         session.report()
@@ -219,11 +210,7 @@ async def test_what_the_queues_still_have_is_shown_as_it_becomes_known() -> None
         assert "0 of 912" in app.reported("progress")
         assert "ETA 1h 00m" in app.reported("progress")
         assert "⚑ flagged" in app.reported("hint"), "the item stays as it is"
-
-
-async def test_the_end_shows_how_many_were_judged_and_can_be_undone() -> None:
-    session = FakeSession(items(2), problem="the run has [no] more samples\x1b")
-    async with labelling(session) as (app, pilot):
+        session.report(ended=True, problem="the run has [no] more samples\x1b")
         await pilot.press("1", "2")
         assert "2 items judged, none left." in app.text
         assert "the run has [no] more samples␛" in app.text
@@ -231,6 +218,7 @@ async def test_the_end_shows_how_many_were_judged_and_can_be_undone() -> None:
         assert len(session.labels) == 2
         await pilot.press("u")
         assert "left 1" in app.text
+        assert app.notified.count("row 3 of [/x]␛ has one completion") == 1
 
 
 async def test_seconds_begin_when_the_pane_comes_into_sight() -> None:
@@ -316,9 +304,12 @@ async def test_keeping_a_label_saves_a_changed_flag_and_nothing_else() -> None:
 
 
 async def test_facts_after_the_choice_can_be_off_and_are_remembered(tmp_path: Path) -> None:
-    session = FakeSession([item("x", "y", origins=FACTS, columns={"scores": [0.8, 0.3]}), *items(2)])
+    chat = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Hm."}]
+    one = item("two [/x]", "one", prompt=chat, order=(1, 0), origins=FACTS[::-1], columns={"scores": [0.3, 0.8]})
+    session = FakeSession([one, *items(2)])
     async with labelling(session) as (app, pilot):
-        await pilot.press("1")
+        await pilot.press("y", "1")
+        assert app.clipboard == "[prompt]\nuser: Why?\n\nassistant: Hm.\n\n[1]\none\n\n[2]\ntwo [/x]", "no facts"
         assert app.reported("last") == "last: 1 is better   1: policy, score 0.80   2: reference, score 0.30"
         await pilot.press("b")
         assert app.reported("last") == "last: 1 is better"
@@ -329,14 +320,6 @@ async def test_facts_after_the_choice_can_be_off_and_are_remembered(tmp_path: Pa
     assert not ScreenSettings.load(tmp_path).label_facts
     (tmp_path / "workbench.toml").write_text("label_facts = 'no'")
     assert ScreenSettings.load(tmp_path).label_facts
-
-
-async def test_y_copies_the_texts_and_nothing_that_is_hidden() -> None:
-    chat = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Hm."}]
-    session = FakeSession([item("one [/x]", "two", prompt=chat, order=(1, 0), origins=FACTS)])
-    async with labelling(session) as (app, pilot):
-        await pilot.press("y")
-        assert app.clipboard == "[prompt]\nuser: Why?\n\nassistant: Hm.\n\n[1]\ntwo\n\n[2]\none [/x]"
 
 
 async def test_the_last_choice_is_right_below_the_texts_and_the_badge_counts_what_waits() -> None:

@@ -25,7 +25,7 @@ def detach(folder: Path) -> str:
 def train(folder: Path) -> str:
     training = RewardTraining(folder / "preferences.db", folder, [])
     training.process.wait()
-    return training.end().line
+    return training.end()[1]
 
 
 def score(folder: Path) -> str:

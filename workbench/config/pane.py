@@ -103,6 +103,7 @@ class ConfigPane(Pane):
         self._toml = TomlView(self._take_typed)
         self._heading = Static(id="config-heading", markup=False)
         self._list = OptionList(id="config-problems", compact=True)  # of problems, then of warnings
+        self._list.display = False
         self._listed: list[Content] = []
         self._costs = CostLines(id="config-cost")
         self._search = FilterField("Search names and descriptions")
@@ -409,39 +410,32 @@ class ConfigPane(Pane):
         prompt = TextPromptScreen("Save as", str(path), no_name, write)
         return await self.app.push_screen_wait(prompt) is not None
 
-    async def _problem_of_saving(self, path: Path, kept: str = "") -> str:
+    async def _problem_of_saving(self, path: Path, kept: str = "", *, overwrite: bool = False) -> str:
         """Save the document; return why that failed. kept: the result if the user keeps the existing file."""
         document = self.document
         try:
             try:
-                await self._write(document, path)
+                async with self._writing:
+                    document.saved(*await asyncio.to_thread(document.to_save(path, overwrite=overwrite)))
             except OverwriteError as error:
                 answers = [Reply("stay", "Cancel", "keep the file"), Reply("overwrite", "Overwrite", "replace it")]
                 if error.path == document.path:
                     answers.insert(1, Reply("reload", "Reload", "from disk; undo restores your changes"))
-                match await self.app.push_screen_wait(AnswerScreen(str(error), answers)):
-                    case "overwrite":
-                        await self._write(document, path, overwrite=True)
-                    case "reload":
-                        text, content = await asyncio.to_thread(read_text, error.path, str(error.path))
-                        document.set_text(text)
-                        document.saved(error.path, text, content)
-                        self.refresh_view()
-                        self.post_message(self.Changed())
-                    case _:
-                        return kept
+                answer = await self.app.push_screen_wait(AnswerScreen(str(error), answers))
+                if answer != "reload":
+                    return await self._problem_of_saving(path, overwrite=True) if answer == "overwrite" else kept
+                text, content = await asyncio.to_thread(read_text, error.path, str(error.path))
+                document.set_text(text)
+                document.saved(error.path, text, content)
+                self.post_message(self.Changed())
+            else:
+                problems = len(document.problems)
+                suffix = f", with {counted(problems, 'problem')}" if problems else ""
+                self.notify(f"Saved {visible(str(document.path))}{suffix}", markup=False)
         except TrainerError as error:
             return str(error)
-        return ""
-
-    async def _write(self, document: ConfigDocument, path: Path, *, overwrite: bool = False) -> None:
-        """Write the document in a thread. Raises TrainerError."""
-        async with self._writing:
-            document.saved(*await asyncio.to_thread(document.to_save(path, overwrite=overwrite)))
-        problems = len(document.problems)
-        suffix = f", with {counted(problems, 'problem')}" if problems else ""
-        self.notify(f"Saved {visible(str(document.path))}{suffix}", markup=False)
         self.refresh_view()
+        return ""
 
 
 async def _unreadable(text: str) -> str:

@@ -56,7 +56,7 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "close", id="alarm.close", tooltip="Close without a change"),
-        Binding("delete,D", "put_away", "dismiss", id="alarm.put-away", tooltip="Dismiss this alarm"),
+        Binding("delete,D", "choose", "dismiss", id="alarm.put-away", tooltip="Dismiss this alarm"),
         Binding("y", "copy", "copy", id="alarm.copy", tooltip="Copy the text of this alarm"),
         # With priority, because the list of fixes would handle these keys itself.
         _First(
@@ -94,28 +94,27 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
             self._at += by
             self._show()
 
-    def action_put_away(self) -> None:
-        self.dismiss((self._alarms[self._at], None))
-
     def action_copy(self) -> None:
         alarm = self._alarms[self._at]
         heading = f"{level_sign(alarm.level)} {visible(title(alarm.code))}, iteration {alarm.iteration}"
         self.copy(f"{heading}\n{alarm_text(alarm).plain}", "the alarm")
 
     def action_move(self, lines: int) -> None:
+        fixes = self.query_one(OptionList)
         if not self._fixes:
             self._scroll(lines)
         elif lines > 0:
-            self.query_one(OptionList).action_cursor_down()
+            fixes.action_cursor_down()
         else:
-            self.query_one(OptionList).action_cursor_up()
+            fixes.action_cursor_up()
 
     def action_page(self, pages: int) -> None:
         self._scroll(pages * self.query_one("#alarm-text").size.height)
 
     @on(OptionList.OptionSelected)
-    def _choose(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss((self._alarms[self._at], self._fixes[event.option_index]))
+    def action_choose(self, event: OptionList.OptionSelected | None = None) -> None:
+        """Close with the fix that was chosen, or dismiss the alarm."""
+        self.dismiss((self._alarms[self._at], self._fixes[event.option_index] if event else None))
 
     def _show(self) -> None:
         alarm = self._alarms[self._at]

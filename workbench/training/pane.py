@@ -18,7 +18,6 @@ from textual.widgets import Static
 
 from trainer.plurals import counted
 from trainer.runs.listing import PPO
-from workbench.compare.frontier import Curve
 from workbench.kit.axes import number_text, window_of, window_over
 from workbench.kit.drawing import OVERLAYS
 from workbench.kit.keys import keys_of
@@ -31,7 +30,7 @@ from workbench.text import Line
 from workbench.training.alarms import alarm_lines
 from workbench.training.metric_choice import ChooseMetricsScreen, hidden_metrics, metrics_of
 from workbench.training.metric_grid import Charted, reading_at
-from workbench.training.overview import DrawnBy, Overview, Shown, histogram, layout, overview
+from workbench.training.overview import DrawnBy, Layout, Overview, Shown, histogram, layout, overview
 from workbench.training.score_against_kl import curve_of, point_at, point_text, score_against_kl
 from workbench.training.timeline import Timeline
 
@@ -39,6 +38,7 @@ _ALARMS = 3  # lines of alarms at most
 _ALARMS_FROM = 18  # lines of a pane that shows more than one alarm
 _SPANS = tuple(factor * 10**power for power in range(1, 7) for factor in (1, 2, 5) if factor * 10**power >= 50)
 _STRIDE = 10  # iterations of a long step
+_ALL = 10**9
 
 
 class TrainingPane(Pane):
@@ -56,7 +56,7 @@ class TrainingPane(Pane):
         "Metrics that this run does not record, or that never change, are hidden."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "enlarge", "enlarge", id="training.enlarge", tooltip="Draw this metric as a large chart"),
+        Binding("enter", "mode('one')", "enlarge", id="training.enlarge", tooltip="Draw this metric as a large chart"),
         Binding("escape", "close", "back", id="training.close", tooltip="Return to all metrics, then to the newest"),
         Binding("up", "select(-1)", "metric up", show=False, id="training.up", tooltip="Go to the previous metric"),
         Binding("down", "select(1)", "metric down", show=False, id="training.down", tooltip="Go to the next metric"),
@@ -78,15 +78,25 @@ class TrainingPane(Pane):
             id="training.far-right",
             tooltip=f"Go forward {_STRIDE} iterations",
         ),
-        Binding("home", "first", "first", show=False, id="training.first", tooltip="Go to the first iteration"),
-        Binding("end", "newest", "newest", show=False, id="training.newest", tooltip="Follow the newest iteration"),
+        Binding(
+            "home", f"move({-_ALL})", "first", show=False, id="training.first", tooltip="Go to the first iteration"
+        ),
+        Binding(
+            "end", f"move({_ALL})", "newest", show=False, id="training.newest", tooltip="Follow the newest iteration"
+        ),
         Binding(
             "plus,equals_sign", "zoom(1)", "closer", show=False, id="training.closer", tooltip="Chart fewer iterations"
         ),
         Binding("minus", "zoom(-1)", "wider", show=False, id="training.wider", tooltip="Chart more iterations"),
-        Binding("e", "average", "EMA", id="training.average", tooltip="Show or hide the exponential moving average"),
-        Binding("l", "log", "log", id="training.log", tooltip="Switch losses, KL and gradient to logarithmic axes"),
-        Binding("k", "plot", "score/KL", id="training.plot", tooltip="Plot score against KL, with the marked runs"),
+        Binding(
+            "e", "draw('EMA')", "EMA", id="training.average", tooltip="Show or hide the exponential moving average"
+        ),
+        Binding(
+            "l", "draw('log')", "log", id="training.log", tooltip="Switch losses, KL and gradient to logarithmic axes"
+        ),
+        Binding(
+            "k", "mode('plot')", "score/KL", id="training.plot", tooltip="Plot score against KL, with the marked runs"
+        ),
         Binding("y", "copy", "copy", show=False, id="training.copy", tooltip="Copy iteration, metric and value"),
         Binding("v", "choose", "metrics", id="training.metrics", tooltip="Choose which metrics are shown"),
     ]
@@ -106,7 +116,7 @@ class TrainingPane(Pane):
         self._selected = 0
         self._cursor: int | None = None  # an iteration
         self._span: int | None = None  # charted iterations; None: all
-        self._average = self._log = False
+        self._drawn: set[str] = set()  # EMA, log
         self._mode: Literal["all", "one", "plot"] = "all"  # all metrics, one enlarged, or score against KL
         self._others: list[tuple[Path, RunView]] = []
         self._scores: tuple[Sequence[float], int] = ((), 0)  # and their iteration
@@ -174,23 +184,21 @@ class TrainingPane(Pane):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         has_iterations, is_ppo = bool(len(self._view.history)), self._view.history.kind == PPO
-        return {
-            "enlarge": self._mode == "all" and has_iterations,
-            "copy": has_iterations,
-            "close": self._mode != "all" or self._cursor is not None,
-            "plot": is_ppo and has_iterations,
-            "choose": is_ppo,
-        }.get(action, True)
+        if action == "mode":
+            return has_iterations and (is_ppo if parameters[0] == "plot" else self._mode == "all")
+        if action == "close":
+            return self._mode != "all" or self._cursor is not None
+        return {"copy": has_iterations, "choose": is_ppo}.get(action, True)
 
-    def action_enlarge(self) -> None:
-        self._open("one")
-
-    def action_plot(self) -> None:
-        self._open("all" if self._mode == "plot" else "plot")
+    def action_mode(self, mode: Literal["all", "one", "plot"]) -> None:
+        """Show one metric enlarged, or score against KL; all metrics if it is shown already."""
+        self._mode = mode if mode != self._mode else "all"
+        self._show()
+        self.refresh_bindings()
 
     def action_close(self) -> None:
         if self._mode != "all":
-            self._open("all")
+            self.action_mode("all")
         else:
             self._put_cursor(None)
 
@@ -205,13 +213,6 @@ class TrainingPane(Pane):
             at = (len(history) - 1 if at is None else at) + iterations
             self._put_cursor(None if at >= len(history) - 1 else history.numbers[max(at, 0)])
 
-    def action_first(self) -> None:
-        if len(self._view.history):
-            self._put_cursor(self._view.history.numbers[0])
-
-    def action_newest(self) -> None:
-        self._put_cursor(None)
-
     def action_zoom(self, direction: int) -> None:
         size = len(self._view.history)
         spans = [span for span in _SPANS if span < size]
@@ -220,12 +221,8 @@ class TrainingPane(Pane):
         self._span = spans[at] if at < len(spans) else None
         self._show()
 
-    def action_average(self) -> None:
-        self._average = not self._average
-        self._show()
-
-    def action_log(self) -> None:
-        self._log = not self._log
+    def action_draw(self, what: str) -> None:
+        self._drawn ^= {what}
         self._show()
 
     def action_choose(self) -> None:
@@ -259,11 +256,6 @@ class TrainingPane(Pane):
     def on_resize(self, event: Resize) -> None:
         self._show()
 
-    def _open(self, mode: Literal["all", "one", "plot"]) -> None:
-        self._mode = mode
-        self._show()
-        self.refresh_bindings()
-
     def _put_cursor(self, iteration: int | None) -> None:
         if iteration != self._cursor:
             self._cursor = iteration
@@ -293,7 +285,7 @@ class TrainingPane(Pane):
         window = window_of(history, self._span, self._at())
         if others and self._span is None:
             window = window_over([history, *(other for _, other in others)])
-        return Charted(window=window, at=self._at(), average=self._average, log=self._log)
+        return Charted(window=window, at=self._at(), average="EMA" in self._drawn, log="log" in self._drawn)
 
     def _show(self) -> None:
         """Draw what is visible."""
@@ -301,23 +293,45 @@ class TrainingPane(Pane):
         field, self._metrics = self._metrics[self._selected].field, metrics_of(view, self._chosen)
         fields = [metric.field for metric in self._metrics]
         self._selected = fields.index(field) if field in fields else min(self._selected, len(fields) - 1)
-        width, height = self.size
+        shared, charted, charts = self._show_around(), self._charted(), self.query_one(Overview)
+        if self._mode == "plot":
+            marked = (curve_of(view, place, name) for place, (name, view) in enumerate(self._marked()))
+            curves = [curve_of(view), *(curve for curve in marked if curve.compared)]
+            limit = next((metric.threshold for metric in self._metrics if metric.field == "kl"), view.kl_target)
+            charts.show(partial(score_against_kl, curves, charted.iteration, limit))
+        elif not len(view.history):
+            charts.show(self._nothing_yet)
+        else:
+            shown = Shown(
+                charted=charted,
+                metrics=self._metrics if is_all else self._metrics[self._selected : self._selected + 1],
+                selected=self._selected if is_all else 0,
+                layout=shared,
+                marks=() if is_all else view.marks,
+                others=self._beside(),
+            )
+            charts.show(lambda width, _: overview(shown, width)[0], shown)
+        iteration, hidden = charted.iteration, hidden_metrics(view, self._chosen)
+        below = len(self._metrics) - len(shared.charts) - shared.rows * shared.columns if is_all else 0
+        words = [f"iteration {iteration} of {view.history.numbers[-1]}"] if iteration is not None else []
+        words += [*sorted(self._drawn), *([f"{below} more ↓"] if below > 0 else [])]
+        words += [f"{counted(hidden, 'metric')} hidden · {keys_of(self)['training.metrics']}"] if hidden else []
+        self.border_subtitle = " · ".join(words)
 
+    def _show_around(self) -> Layout:
+        """Draw what is above and below the charts, and return how the lines are shared out."""
+        view, is_all, (width, height) = self._view, self._mode == "all", self.size
         alarms = self.query_one("#training-alarms", DrawnBy)
         lines = min(len(view.alarms), _ALARMS if height >= _ALARMS_FROM else 1)
         alarms.display, alarms.styles.height = bool(lines), lines
         key = keys_of(self.screen).get("alarm.open", "!") if lines else ""
         alarms.show(partial(alarm_lines, tuple(view.alarms), key=key))
-        ranks, of_ranks = self.query_one("#ranks", Static), rank_texts(view.last) if is_all else []
-        ranks.display = bool(of_ranks)
-        ranks.update("\n".join(of_ranks[: max(height // 5, 1)]))
-        height -= lines + len(of_ranks[: max(height // 5, 1)])
+        ranks, texts = self.query_one("#ranks", Static), rank_texts(view.last)[: max(height // 5, 1)] if is_all else []
+        ranks.display = bool(texts)
+        ranks.update("\n".join(texts))
+        height -= lines + len(texts)
 
-        scores, timeline, below = (
-            self.query_one("#training-scores", DrawnBy),
-            self.query_one(Timeline),
-            self.query_one("#training-below"),
-        )
+        scores, timeline = self.query_one("#training-scores", DrawnBy), self.query_one(Timeline)
         scores.show(partial(histogram, *self._scores))
         evaluations = [Mark(e.iteration, "evaluation", in_brief(e)) for e in view.newest_evaluations]
         events = timeline.show(view.marks, evaluations)
@@ -330,45 +344,12 @@ class TrainingPane(Pane):
             scores=is_all and bool(self._scores[0]),
             events=events if is_all else min(events, max(height // 5, 3)),
         )
+        below = self.query_one("#training-below")
         below.display, below.styles.height = bool(shared.below), shared.below
         below.set_class(shared.beside, "-beside")
         for widget, share in ((scores, shared.histogram), (timeline, shared.events)):
             widget.display, widget.styles.height = bool(share), share
-
-        charted, charts, cells = self._charted(), self.query_one(Overview), len(self._metrics)
-        if self._mode == "plot":
-            limit = next((metric.threshold for metric in self._metrics if metric.field == "kl"), view.kl_target)
-            charts.show(partial(score_against_kl, self._curves(), charted.iteration, limit))
-        elif not len(view.history):
-            charts.show(self._nothing_yet)
-        else:
-            metrics = self._metrics if is_all else self._metrics[self._selected : self._selected + 1]
-            cells = len(shared.charts) + shared.rows * shared.columns
-            shown = Shown(
-                charted=charted,
-                metrics=metrics,
-                selected=self._selected if is_all else 0,
-                layout=shared,
-                marks=() if is_all else view.marks,
-                others=self._beside(),
-            )
-            charts.show(lambda width, _: overview(shown, width)[0], shown)
-        self.border_subtitle = self._sign(charted, max(len(self._metrics) - cells, 0) if is_all else 0)
-
-    def _curves(self) -> list[Curve]:
-        """Return the curves of score against KL: this run, then the marked ones that have points."""
-        marked = (curve_of(view, place, name) for place, (name, view) in enumerate(self._marked()))
-        return [curve_of(self._view), *(curve for curve in marked if curve.compared)]
-
-    def _sign(self, charted: Charted, below: int) -> str:
-        """Return what is not seen at once, for the border. below: metrics that have no line."""
-        hidden, iteration = hidden_metrics(self._view, self._chosen), charted.iteration
-        words = [f"iteration {iteration} of {self._view.history.numbers[-1]}"] if iteration is not None else []
-        words += ["EMA"] if self._average else []
-        words += ["log"] if self._log else []
-        words += [f"{below} more ↓"] if below else []
-        words += [f"{counted(hidden, 'metric')} hidden · {keys_of(self)['training.metrics']}"] if hidden else []
-        return " · ".join(words)
+        return shared
 
     def _nothing_yet(self, width: int, height: int) -> list[Line]:
         view = self._view

@@ -92,6 +92,8 @@ async def test_choosing_a_problem_jumps_to_it_and_fixing_it_removes_it() -> None
 
 async def test_warnings_are_shown_and_block_nothing() -> None:
     async with opened("quickstart") as s:
+        listed = s.app.query_one("#config-problems")
+        assert not listed.display
         await s.go_to("ppo.whiten_rewards")
         await s.press("enter")
         assert "⚠ ppo.whiten_rewards" in s.text()

@@ -127,11 +127,11 @@ async def test_k_plots_score_against_kl_with_the_marked_runs_and_y_copies_the_po
         assert screen.startswith(" score against KL   iteration 10: score 0.1")
         assert "a other" in screen
         assert "dpo" not in screen, "it has no score"
-        assert not pane.check_action("enlarge", ())
+        assert not pane.check_action("mode", ("one",))
         await pilot.press("home", "y")
         assert pilot.app.clipboard.startswith("iteration 1: score 0.0")
         assert pilot.app.clipboard.endswith(" at a KL of 0.50 nats/seq")
         await pilot.press("escape")
         assert "▸score" in await shown(pilot)
         pane.show_run(dpo_view(5))
-        assert pane.check_action("plot", ()) is False
+        assert pane.check_action("mode", ("plot",)) is False

@@ -93,7 +93,7 @@ async def test_enter_enlarges_the_selected_metric_and_escape_closes_it():
         screen = await shown(pilot)
         assert screen.startswith("▸KL  !25.00 nats/seq  ▲ 0.50")
         assert "entropy" not in screen
-        assert not pane.check_action("enlarge", ())
+        assert not pane.check_action("mode", ("one",))
         await pilot.press("left")
         assert "KL  !24.50" in await shown(pilot)
         await pilot.click(Overview, offset=(40, 5))

@@ -20,7 +20,7 @@ from trainer.engine.answers import answer
 from trainer.engine.artifacts import save_samples
 from trainer.engine.initial import check_init, init_policy, init_value_model
 from trainer.engine.trainable import Trainable
-from trainer.errors import ChangedPromptsError, DataError, storage_error
+from trainer.errors import ChangedPromptsError, DataError, StorageError, storage_error
 from trainer.evaluation.held_out import ReferenceBaseline, evaluate
 from trainer.events import DataChanged, Evaluation, Event, Phase
 from trainer.files import PRIVATE, SHARED, is_file, read_regular, remove, write_whole
@@ -235,13 +235,15 @@ def prompts_record(found: RunPrompts) -> str:
 def changed_since(folder: RunFolder, found: RunPrompts) -> str:
     """Return how the prompts `found` differ from those that the run in `folder` remembers; empty if they are the same.
 
-    Raises StorageError if what it remembers cannot be read.
+    Raises StorageError if what it remembers cannot be read or is damaged.
     """
     if not is_file(folder.prompts):
         return ""
     with storage_error(f"cannot read '{folder.prompts}'"):
         record = read_regular(folder.prompts, PROMPTS_BYTES).decode("ascii", "replace")
     before, now = ([line.partition(" ")[::2] for line in each.splitlines()] for each in (record, prompts_record(found)))
+    if not all(side in ("train", "held-out") and len(digest) == 16 for side, digest in before):
+        raise StorageError(f"'{folder.prompts}' is damaged: restore a copy, or delete it to go on with today's prompts")
     if before == now:
         return ""
     known, given = (Counter(digest for _, digest in lines) for lines in (before, now))

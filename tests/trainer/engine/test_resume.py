@@ -15,7 +15,7 @@ from trainer.config import load_config
 from trainer.config.schema import BackboneConfig
 from trainer.engine import ppo
 from trainer.engine.training import train
-from trainer.errors import UsageError
+from trainer.errors import StorageError, UsageError
 from trainer.events import CheckpointSaved, DataChanged, Evaluation, Iteration, RunEnded, RunStarted, SettingChanged
 from trainer.models.backbone import LoadedModel
 from trainer.runs.checkpoint_files import checkpoints, read_best
@@ -127,6 +127,10 @@ def test_prompts_that_have_changed_are_named_and_begin_a_new_series_of_evaluatio
     assert "would be trained on" in refusal(*lines, data={"eval_fraction": 0.1})
     assert "replaced" in refusal(*lines, data={"max_prompt_tokens": 3, "too_long": "truncate"}), "the model reads less"
 
+    folder.prompts.write_text(record_before[:-9])
+    with pytest.raises(StorageError, match=r"prompts.sha256' is damaged: restore a copy, or delete it"):
+        record(load_config(folder.config, more), resume=folder.root)
+    folder.prompts.write_text(record_before)
     file.write_text("\n".join([*lines, *new]))
     accepted = record(load_config(folder.config, more), resume=folder.root, accept_data=True)
     [change] = accepted.of(DataChanged)

@@ -224,6 +224,8 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_evaluated(
 
 
 def test_a_run_without_what_is_requested_says_so(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    run.best.write_text('{"iteration": 3')
+    assert f"'{run.best}' is damaged: choose last (step-000003)" in reported(capsys, run.root, "--checkpoint", "best")
     run.best.unlink()
     assert "keeps no best checkpoint" in reported(capsys, run.root, "--checkpoint", "best")
     shutil.rmtree(run.checkpoint(3) / "average")

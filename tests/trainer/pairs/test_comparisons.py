@@ -24,7 +24,7 @@ from trainer.errors import ConfigError, DataError, UsageError
 from trainer.pairs.comparisons import Comparisons, load_preferences, reward_comparisons
 from trainer.pairs.encoders import Encoder
 from trainer.pairs.groups import Group, fingerprint, group_preferences, micro_batches
-from trainer.preferences.records import Preference
+from trainer.preferences.records import Preference, Text
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.reward_learner import to_batch
 
@@ -38,26 +38,30 @@ def grouped(*preferences: Preference, **settings: Any) -> tuple[list[Group], lis
     return group_preferences(preferences, Encoder(Wrapper(), config), config)
 
 
-def test_a_completion_of_plain_text_follows_its_prompt_as_it_is_without_an_end_token() -> None:
-    made = encoder().sequence("ab", " c")
-    assert Wrapper().decode(made.tokens) == "ab c"
-    assert (made.completion, made.is_cut) == (2, False)
+HI = [{"role": "user", "content": "hi"}]
+YES = "<special0>user: hi<end><special0>assistant: yes"
+THOUGHT = [*HI, {"role": "assistant", "content": "<think></think>y"}]
+TURNS = [{"role": role, "content": text} for role, text in (("assistant", "a"), ("user", "b"), ("assistant", "c"))]
 
 
-def test_a_conversation_is_rendered_by_the_template_up_to_its_last_word() -> None:
-    prompt = [{"role": "user", "content": "hi"}]
-    made = encoder(TEMPLATE).sequence(prompt, [{"role": "assistant", "content": "yes"}])
-    assert Wrapper().decode(made.tokens) == "<special0>user: hi<end><special0>assistant: yes"
-    assert made.completion == 3
-    assert encoder(TEMPLATE).sequence(prompt, "yes") == made
-    assert encoder(TEMPLATE, chat="always").sequence("hi", "yes") == made
-
-
-def test_a_completion_goes_on_with_an_assistant_message_at_the_end_of_its_prompt() -> None:
-    prompt = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "<think></think>y"}]
-    made = encoder(TEMPLATE).sequence(prompt, "es")
-    assert Wrapper().decode(made.tokens) == "<special0>user: hi<end><special0>assistant: <think></think>yes"
-    assert made.completion == 2
+@pytest.mark.parametrize(
+    ("template", "settings", "prompt", "completion", "text", "count"),
+    [
+        ("", {}, "ab", " c", "ab c", 2),  # as it is, without an end token
+        (TEMPLATE, {}, HI, [{"role": "assistant", "content": "yes"}], YES, 3),
+        (TEMPLATE, {}, HI, "yes", YES, 3),
+        (TEMPLATE, {"chat": "always"}, "hi", "yes", YES, 3),
+        (TEMPLATE, {}, THOUGHT, "es", YES.replace("yes", "<think></think>yes"), 2),  # goes on with the last message
+        (TEMPLATE, {}, HI, TURNS, YES.replace("yes", "a<end><special0>user: b<end><special0>assistant: c"), 24),
+        ("", {"max_tokens": 4}, "abc", "defg", "defg", 4),
+    ],
+)
+def test_a_prompt_and_a_completion_are_one_sequence_up_to_the_last_word(
+    template: str, settings: dict[str, Any], prompt: Text, completion: Text, text: str, count: int
+) -> None:
+    made = encoder(template, **settings).sequence(prompt, completion)
+    assert (Wrapper().decode(made.tokens), made.completion) == (text, count)
+    assert made.is_cut == ("max_tokens" in settings)
 
 
 def test_a_template_gets_the_options_of_the_configuration_and_of_the_row() -> None:
@@ -100,29 +104,13 @@ def test_a_preference_that_the_template_refuses_is_named_by_its_line_or_skipped(
         groups(skip_broken=True)
 
 
-def test_several_turns_may_be_the_completion() -> None:
-    turns = [
-        {"role": "assistant", "content": "a"},
-        {"role": "user", "content": "b"},
-        {"role": "assistant", "content": "c"},
-    ]
-    text = Wrapper().decode(encoder(TEMPLATE).sequence([{"role": "user", "content": "hi"}], turns).tokens)
-    assert text.endswith("assistant: a<end><special0>user: b<end><special0>assistant: c")
-
-
-def test_a_sequence_that_is_too_long_keeps_its_last_tokens() -> None:
-    made = encoder(max_tokens=4).sequence("abc", "defg")
-    assert Wrapper().decode(made.tokens) == "defg"
-    assert (made.completion, made.is_cut) == (4, True)
-    assert Wrapper().decode(encoder(max_tokens=3).text("abcdef")) == "def"
-
-
 def test_trailing_end_tokens_are_not_read_but_an_empty_answer_keeps_one() -> None:
     plain = encoder()
     assert plain.tokens([5, 6, 256, 256]) == [5, 6]
     assert plain.tokens([5, 256, 6]) == [5, 256, 6]
     assert plain.tokens([256]) == [256]
     assert END in Wrapper().decode(plain.tokens([256]))
+    assert Wrapper().decode(encoder(max_tokens=3).text("abcdef")) == "def"
 
 
 def test_a_prompt_and_a_completion_without_a_token_are_refused_by_their_number() -> None:

@@ -336,33 +336,6 @@ def test_a_refused_write_changes_nothing_and_can_be_made_again(store: Preference
     assert check_store(store) == []
 
 
-@pytest.mark.parametrize(
-    ("statement", "what"),
-    [
-        ("UPDATE session_items SET payload = '[]'", "item 0 of session 1"),
-        ("UPDATE comparisons SET completions = '7'", "item 0 of session 1"),
-        ("UPDATE events SET payload = '{'", "item 0 of session 1"),
-        ("UPDATE events SET labeller = x'00ff'", "item 0 of session 1"),
-        ("DELETE FROM session_items WHERE position = 0", "session 1"),
-        ("UPDATE session_items SET position = 9223372036854775807 WHERE position = 4", "session 1"),
-        ("UPDATE session_items SET position = 1e308 WHERE position = 4", "session 1"),
-        ("UPDATE events SET position = 7", "session 1"),
-        ("UPDATE sessions SET labeller = x'00ff'", "session 1"),
-        ("UPDATE sessions SET time = 'noon'", "session 1"),
-        ("UPDATE sessions SET plan = '{'", "session 1"),
-    ],
-)
-def test_damage_is_reported_by_every_reader(
-    store: PreferenceStore, session: LabelSession, statement: str, what: str
-) -> None:
-    label(session, 0, A)
-    alter(store.path, statement)
-    with pytest.raises(StorageError, match=f"is damaged: {what} cannot be read; check the store"):
-        open_session(store, 1).history()
-    with pytest.raises(StorageError, match="is damaged"):
-        open_session(store, 1).progress(None)
-
-
 def test_undo_leaves_other_sessions_alone(store: PreferenceStore, session: LabelSession) -> None:
     store.add(preference())
     other = begin_session(store, "bob", PLAN)

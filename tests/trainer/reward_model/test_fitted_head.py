@@ -82,16 +82,9 @@ def test_the_pairs_of_a_prompt_are_never_in_two_folds() -> None:
     assert fit_head(apart, SEED).accuracy > 0.95, "the same pair was in the part that the head was fitted to"
 
 
-def test_the_scale_of_the_states_does_not_matter() -> None:
-    found = drawn(80, 6, noise=2.0)
-    head, small = fit_head(found, SEED), fit_head(found._replace(states=found.states / 1000), SEED)
-    assert small.penalty == head.penalty
-    np.testing.assert_allclose(small.weight, 1000 * head.weight, rtol=1e-6)
-
-
-def test_parts_of_a_state_count_alike_however_large_their_numbers_are() -> None:
+@pytest.mark.parametrize("factors", [np.full(12, 1e-3), np.repeat([1.0, 1e-3, 50.0], 4)])
+def test_the_scale_of_the_states_and_of_their_parts_does_not_matter(factors: np.ndarray) -> None:
     found = drawn(80, 12, noise=2.0)
-    factors = np.repeat([1.0, 1e-3, 50.0], 4)
     head = fit_head(found, SEED, parts=3)
     other = fit_head(found._replace(states=found.states * factors), SEED, parts=3)
     assert other.penalty == head.penalty

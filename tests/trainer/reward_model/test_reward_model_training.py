@@ -38,6 +38,7 @@ from trainer.pairs.comparisons import reward_comparisons
 from trainer.preferences.records import Preference
 from trainer.reward_model.loaded import evaluate, load_reward_model
 from trainer.reward_model.pair_evaluation import report_on
+from trainer.reward_model.predictions import HELD_OUT, read_predictions
 from trainer.reward_model.snapshot import load_parameters, load_snapshot
 from trainer.runs.checkpoint_files import checkpoints, write_state
 from trainer.runs.folder import RunFolder
@@ -235,6 +236,8 @@ def test_a_run_killed_anywhere_and_resumed_equals_an_uninterrupted_one_to_the_bi
         resumed = trained(tmp_path, resume=run)
         assert [started.resumed_at for started in resumed.of(RunStarted)] == [at - 1]
         assert outcome(run) == outcome(tmp_path / "runs" / "whole"), (phase, number)
+        if "data.eval_fraction=0" not in settings:
+            assert read_predictions(run / HELD_OUT) == read_predictions(tmp_path / "runs/whole" / HELD_OUT)
         assert not list(run.rglob(".*"))
 
 
@@ -261,6 +264,10 @@ def test_patience_ends_a_run_at_its_best_evaluation(tmp_path: Path) -> None:
     assert "did not improve in 2 evaluations" in end.reason
     model = load_reward_model(next((tmp_path / "runs").iterdir()))
     assert model.card["evaluation"]["log_loss"] == best.log_loss
+    kept = read_predictions(next((tmp_path / "runs").iterdir()) / HELD_OUT)
+    assert (kept.iteration, kept.report.log_loss) == (best.iteration, best.log_loss)
+    leads = [one.lead for one in kept.pairs]
+    assert sum(math.log(1 + math.exp(-lead)) for lead in leads) / len(leads) == pytest.approx(best.log_loss)
     at_best = load_parameters(model.folder.with_name(f"step-{best.iteration:06d}"))
     after = load_parameters(model.folder.with_name(f"step-{best.iteration + 1:06d}"))
     assert all(mx.array_equal(array, at_best[name]) for name, array in model.trained.items())

@@ -15,13 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from preference_samples import labelled, preference, reward_config
 from reward_pane_app import REPORT, pair, some_pairs
-from runs_helper import Killed, Recorder
+from runs_helper import Recorder
 
-from trainer.config.loading import load_config_as
-from trainer.config.reward_model import RewardModelConfig
 from trainer.engine.training import train
 from trainer.errors import StorageError
-from trainer.events import Event, RewardModelEvaluation, RewardModelStep, RunEnded
+from trainer.events import Event, RewardModelEvaluation, RewardModelStep
 from trainer.preferences.records import Text
 from trainer.preferences.store import PreferenceStore
 from trainer.reward_model.loaded import load_reward_model
@@ -191,33 +189,3 @@ def test_there_is_a_file_from_the_first_evaluation_on_and_each_replaces_the_one_
     assert kept(tmp_path / "runs/a").iteration == 6
     trained(tmp_path, "run.name=b", "data.eval_fraction=0")
     assert not (tmp_path / "runs/b" / HELD_OUT).exists()
-
-
-def test_a_run_that_returns_to_its_best_parameters_saves_their_predictions(tmp_path: Path) -> None:
-    contrary = [
-        preference(one.comparison.prompt, one.comparison.completions, "b" if one.judgement.choice == "a" else "a")
-        for one in labelled(40, seed=9)
-    ]
-    settings = ("eval.every=1", "train.epochs=40", "train.patience=2")
-    recorder = trained(tmp_path, *settings, preferences=[*labelled(40), *contrary])
-    best = min(recorder.of(RewardModelEvaluation)[1:], key=lambda one: one.log_loss)
-    assert recorder.of(RunEnded)[0].iteration > best.iteration
-    found = kept(tmp_path / "runs/a")
-    assert (found.iteration, found.report.log_loss) == (best.iteration, best.log_loss)
-    leads = [one.lead for one in found.pairs]
-    assert sum(math.log(1 + math.exp(-lead)) for lead in leads) / len(leads) == pytest.approx(best.log_loss)
-
-
-def test_a_run_that_was_killed_and_resumed_keeps_the_same_pairs(tmp_path: Path) -> None:
-    settings = ("eval.every=2", "train.patience=3", "train.epochs=2")
-    trained(tmp_path, *settings)
-
-    def watch(event: Event) -> None:
-        if isinstance(event, RewardModelStep) and event.iteration == 5:
-            raise Killed
-
-    with pytest.raises(Killed):
-        trained(tmp_path, "run.name=b", *settings, watch=watch)
-    config = load_config_as(RewardModelConfig, tmp_path / "runs/b/config.toml")
-    train(config, preferences=labelled(60), resume=tmp_path / "runs/b")
-    assert kept(tmp_path / "runs/b") == kept(tmp_path / "runs/a")

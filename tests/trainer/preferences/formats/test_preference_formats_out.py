@@ -37,72 +37,57 @@ def written(folder: Path, *preferences: Preference, **options: Any) -> tuple[lis
     return rows, result.left_out
 
 
-def test_trl_has_the_better_completion_as_chosen_and_reports_what_it_cannot_hold(tmp_path: Path) -> None:
-    every = [judged(choice) for choice in ("a", "b", "tie", "both_bad", "skip", "skip")]
-    rows, left_out = written(tmp_path, *every, format="trl")
-    assert rows == [
-        {"prompt": "p", "chosen": "x", "rejected": "y"},
-        {"prompt": "p", "chosen": "y", "rejected": "x"},
-    ]
-    assert left_out == {"both_bad": 1, "skip": 2, "tie": 1}
+EVERY = [judged(choice) for choice in ("a", "b", "tie", "both_bad", "skip")]
+RANKED = ranked((2,), (0, 3), (1,))
+CHAT = pair(user("p"), assistant("x"), assistant("y"))
+TRL, KTO, COLUMNS = ("prompt", "chosen", "rejected"), ("prompt", "completion", "label"), ("prompt", "a", "b", "choice")
+# What a format makes: its name, the preferences, the columns, the rows' values, and what is left out
+MADE: list[tuple[str, list[Preference], tuple[str, ...], list[tuple[Any, ...]], dict[str, int]]] = [
+    ("trl", EVERY, TRL, [("p", "x", "y"), ("p", "y", "x")], {"both_bad": 1, "skip": 1, "tie": 1}),
+    ("trl", [RANKED], TRL, [("p", *two) for two in ("zx", "zw", "zy", "xy", "wy")], {"tie": 1}),
+    ("trl-implicit", [judged("b")], TRL[1:], [("py", "px")], {}),
+    ("trl-implicit", [CHAT], TRL[1:], [(user("p") + assistant("x"), user("p") + assistant("y"))], {}),
+    (
+        "trl-conversational",
+        [judged("a"), judged("a", user("sky?")), pair(TRANSCRIPT, " blue", " red")],
+        TRL,
+        [
+            (user("p"), assistant("x"), assistant("y")),
+            (user("sky?"), assistant("x"), assistant("y")),
+            (user("sky?"), assistant("blue"), assistant("red")),
+        ],
+        {},
+    ),
+    (
+        "kto",
+        [judged("b"), judged("both_bad"), ranked((2,), (0,), (1, 3)), judged("tie"), judged("skip")],
+        KTO,
+        [("p", text, better) for text, better in zip("yxxyzyw", (True, *[False] * 3, True, False, False), strict=True)],
+        {"completion between the best and the worst": 1, "skip": 1, "tie": 1},
+    ),
+    ("kto-conversational", [judged("a")], KTO, [(user("p"), assistant(text), text == "x") for text in "xy"], {}),
+    ("columns", EVERY, COLUMNS, [("p", "x", "y", choice) for choice in ("a", "b", "tie", "both_bad")], {"skip": 1}),
+    (
+        "columns",  # in the order in which the completions are stored
+        [RANKED],
+        COLUMNS,
+        [("p", *row) for row in ("xzb", "zwa", "yzb", "xya", "ywb")] + [("p", "x", "w", "tie")],
+        {},
+    ),
+]
 
 
-def test_a_ranking_becomes_all_of_its_pairs(tmp_path: Path) -> None:
-    rows, left_out = written(tmp_path, ranked((2,), (0, 3), (1,)), format="trl")
-    assert [row["chosen"] + row["rejected"] for row in rows] == ["zx", "zw", "zy", "xy", "wy"]
-    assert left_out == {"tie": 1}
-
-
-def test_an_implicit_prompt_precedes_both_completions(tmp_path: Path) -> None:
-    assert written(tmp_path, judged("b"), format="trl-implicit")[0] == [{"chosen": "py", "rejected": "px"}]
-    chat = pair(user("p"), assistant("x"), assistant("y"))
-    assert written(tmp_path, chat, format="trl-implicit")[0] == [
-        {"chosen": user("p") + assistant("x"), "rejected": user("p") + assistant("y")}
-    ]
-
-
-def test_the_conversational_format_makes_messages_of_text_and_of_transcripts(tmp_path: Path) -> None:
-    rows, _ = written(
-        tmp_path, judged("a"), judged("a", user("sky?")), pair(TRANSCRIPT, " blue", " red"), format="trl-conversational"
-    )
-    assert rows == [
-        {"prompt": user("p"), "chosen": assistant("x"), "rejected": assistant("y")},
-        {"prompt": user("sky?"), "chosen": assistant("x"), "rejected": assistant("y")},
-        {"prompt": user("sky?"), "chosen": assistant("blue"), "rejected": assistant("red")},
-    ]
-
-
-def test_kto_labels_the_best_true_the_worst_false_and_both_false_where_both_are_bad(tmp_path: Path) -> None:
-    rows, left_out = written(
-        tmp_path,
-        judged("b"),
-        judged("both_bad"),
-        ranked((2,), (0,), (1, 3)),
-        judged("tie"),
-        judged("skip"),
-        format="kto",
-    )
-    labels = [(row["completion"], row["label"]) for row in rows]
-    assert labels == [("y", True), ("x", False), ("x", False), ("y", False), ("z", True), ("y", False), ("w", False)]
-    assert left_out == {"completion between the best and the worst": 1, "skip": 1, "tie": 1}
-    chat, _ = written(tmp_path, judged("a"), format="kto-conversational")
-    assert chat[0] == {"prompt": user("p"), "completion": assistant("x"), "label": True}
-
-
-def test_columns_keep_the_order_in_which_completions_are_stored(tmp_path: Path) -> None:
-    every = [judged(choice) for choice in ("a", "b", "tie", "both_bad", "skip")]
-    rows, left_out = written(tmp_path, *every, format="columns")
-    assert rows == [{"prompt": "p", "a": "x", "b": "y", "choice": choice} for choice in ("a", "b", "tie", "both_bad")]
-    assert left_out == {"skip": 1}
-    rows, _ = written(tmp_path, ranked((2,), (0, 3), (1,)), format="columns")
-    assert sorted((row["a"] + row["b"], row["choice"]) for row in rows) == [
-        ("xw", "tie"),
-        ("xy", "a"),
-        ("xz", "b"),
-        ("yw", "b"),
-        ("yz", "b"),
-        ("zw", "a"),
-    ]
+@pytest.mark.parametrize(("format", "given", "columns", "rows", "left_out"), MADE)
+def test_a_format_makes_these_rows_and_reports_what_it_cannot_hold(
+    tmp_path: Path,
+    format: str,
+    given: list[Preference],
+    columns: tuple[str, ...],
+    rows: list[tuple[Any, ...]],
+    left_out: dict[str, int],
+) -> None:
+    found = written(tmp_path, *given, format=format)
+    assert found == ([dict(zip(columns, row, strict=True)) for row in rows], left_out)
 
 
 @pytest.mark.parametrize(("format", "ties"), [("columns", 2), ("k-way", 1)])
@@ -163,9 +148,6 @@ def test_text_and_messages_do_not_go_into_one_file(tmp_path: Path, format: str) 
     with pytest.raises(DataError, match=r"row 1 is text, row [23] is messages: write messages for all, with trl-conv"):
         write_preferences([judged("a"), pair(user("p"), assistant("x"), assistant("y"))], path, format=format)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_messages_do_not_go_into_csv(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="CSV cannot hold messages"):
         write_preferences([judged("a", user("p"))], tmp_path / "rows.csv", format="columns")
 

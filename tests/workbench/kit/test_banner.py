@@ -30,25 +30,16 @@ def reported(screen: MainScreen) -> str:
 
 
 async def test_a_success_is_not_drawn_as_an_error_and_disappears_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.kit.banner.DONE_SECONDS", 0.2)
     Path("pairs.jsonl").write_text(json.dumps({"prompt": "p", "chosen": "good", "rejected": "bad"}) + "\n")
     async with workbench() as (screen, pilot):
         await pilot.press("f5", "i")
         await until(pilot, lambda: isinstance(screen.app.screen, ImportPreferencesScreen))
         await pilot.press(*"pairs.jsonl", "enter")
         await until(pilot, lambda: "imports 1" in screen_text(screen.app.screen))  # type: ignore[arg-type]
-        shown: list[tuple[str, bool]] = []
-        say = Banner.say
-        monkeypatch.setattr(
-            Banner,
-            "say",
-            lambda self, *args: (say(self, *args), shown.append((reported(screen), self.has_class("-done")))),
-        )
+        monkeypatch.setattr("workbench.kit.banner.DONE_SECONDS", 2.0)
         await pilot.press("enter")
-        await until(pilot, lambda: bool(shown))
-        ((message, is_done),) = shown
-        assert message.startswith("✓ Imported 1 preference from pairs.jsonl")
-        assert is_done
+        await until(pilot, lambda: reported(screen).startswith("✓ Imported 1 preference from pairs.jsonl"))
+        assert screen.query_one(Banner).has_class("-done")
         await until(pilot, lambda: reported(screen) == "")
 
 
@@ -56,7 +47,9 @@ async def test_an_error_that_still_applies_returns_after_a_success(monkeypatch: 
     monkeypatch.setattr("workbench.kit.banner.DONE_SECONDS", 0.2)
     async with workbench(scripted_run.diverged) as (screen, pilot):
         await start_run(pilot)
-        await until(pilot, lambda: "loss was NaN" in reported(screen))
+        await until(pilot, lambda: "loss was NaN 3 times in a row" in reported(screen))
+        assert "lower optim.policy_lr and resume" in reported(screen)
+        assert "✖ failed" in status(screen)
         screen.panes.say("Imported 1 preference", "done")
         assert reported(screen).startswith("✓ Imported 1 preference")
         await until(pilot, lambda: "loss was NaN" in reported(screen))

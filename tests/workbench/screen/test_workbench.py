@@ -87,27 +87,6 @@ async def test_a_checkpoint_and_a_live_setting_reach_the_trainer() -> None:
         await until(pilot, lambda: len(screen.supervisor.view.checkpoints) == 1)
 
 
-@pytest.mark.parametrize(
-    ("size", "first", "key", "then"),
-    [
-        ((80, 24), {"training"}, "f8", {"log"}),
-        ((120, 36), set(DASHBOARD), "f7", {"home"}),
-        ((200, 60), {*DASHBOARD, "log"}, "f8", {*DASHBOARD, "log"}),
-    ],
-)
-async def test_f_keys_go_to_panes_at_every_size(
-    size: tuple[int, int], first: set[str], key: str, then: set[str]
-) -> None:
-    async with workbench(size=size) as (screen, pilot):
-        assert shown(screen) == first
-        await pilot.press(key)
-        await pilot.pause()
-        assert shown(screen) == then
-        [marked] = screen.query("Pane.-current")
-        assert marked.has_focus_within
-        assert marked.id in then
-
-
 async def test_a_pane_is_enlarged_and_back_and_a_terminal_that_is_too_small_says_so_while_the_run_continues() -> None:
     async with workbench(scripted_run.wait) as (screen, pilot):
         await begin(screen, pilot)
@@ -115,6 +94,7 @@ async def test_a_pane_is_enlarged_and_back_and_a_terminal_that_is_too_small_says
             await pilot.press(key)
             await pilot.pause()
             assert shown(screen) == panes
+            assert [pane.id for pane in screen.query("Pane.-current")] == ["samples"]
         await pilot.resize_terminal(50, 15)
         await pilot.pause()
         assert "50 x 15 is too small" in screen_text(screen)
@@ -136,16 +116,6 @@ async def test_a_broken_configuration_opens_with_its_problems_and_starts_nothing
         assert script.received == {}
         await pilot.press("escape", "escape")
         await until(pilot, lambda: banner(screen) == "")
-
-
-async def test_a_trainer_that_dies_says_why_and_leaves_the_run_readable() -> None:
-    async with workbench(scripted_run.diverged) as (screen, pilot):
-        await start_run(pilot)
-        await until(pilot, lambda: "loss was NaN 3 times in a row" in banner(screen))
-        assert "✖ failed" in status(screen)
-        assert "lower optim.policy_lr and resume" in banner(screen)
-        await pilot.press("f4", "f2", "f3")
-        assert "start" in screen_text(screen).splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +170,7 @@ async def test_a_run_that_has_ended_is_watched_with_its_configuration_and_what_i
         iterations = load_config(folder / "config.toml").ppo.iterations
         assert screen.config.document.get("ppo.iterations") == iterations
         await pilot.press("f7")
-        await until(pilot, lambda: state in str(screen.query_one(RunTable)._cells))
+        await until(pilot, lambda: screen_text(screen).count(state) == 2)  # on top, and in the list
 
 
 async def test_a_run_of_another_kind_is_watched_in_every_pane() -> None:
@@ -380,22 +350,6 @@ async def test_a_name_in_use_is_reported_at_once_and_the_run_on_the_screen_stays
         assert script.received == {}
         assert "■ stopped" in status(screen)
         assert "past" in status(screen)
-
-
-async def test_unsaved_changes_are_not_lost_without_a_question(tmp_path: Path) -> None:
-    async with workbench() as (screen, pilot):
-        pane = screen.query_one(ConfigPane)
-        pane.document.set("ppo.kl_coef", 0.3)
-        await pilot.press("q")
-        await press_when_asked(pilot, "n")
-        await until(pilot, lambda: screen.app.screen is screen)
-        assert pane.document.get("ppo.kl_coef") == 0.3
-        pane.post_message(ConfigPane.OpenRequested("qwen3-0.6b"))
-        await until(pilot, lambda: screen.app.screen is not screen)
-        await press_when_asked(pilot, "y")
-        await until(pilot, lambda: pane.document.preset == "qwen3-0.6b")
-        await pilot.press("q")
-        await until(pilot, lambda: not screen.app.is_running)
 
 
 async def test_a_run_that_trains_is_not_controlled_through_unsaved_changes() -> None:

@@ -48,51 +48,40 @@ FORMATS_OUT = {
 class Preview:
     """Content of a source, as far as a thread has read it.
 
-    columns: their names, as in "prompt=question". first: preferences to be shown.
+    columns: their names, as in "prompt=question". first: preferences to be shown. count: of preferences read; total:
+    of all, once they were read.
     """
 
     source: str
     format: str
     columns: Sequence[str] = ()
     reading: Reading | None = None  # counts the rows
-    count: int = 0  # preferences
     first: list[Preference] = field(default_factory=list)
-    is_read: bool = False
-    written: int = 0
+    count: int = 0
+    total: int | None = None
 
-    def open(self) -> Reading:
-        """Begin to read the source. Imports NumPy, and `datasets` for a source that is not a file.
+    def preferences(self, wanted: Callable[[], bool] = lambda: True) -> Iterator[Preference]:
+        """Read the source from its start to its end, or until it is no longer `wanted`.
 
-        Raises UsageError, DataError and StorageError; so does the reading.
+        Imports NumPy, and `datasets` for a source that is not a file. Raises UsageError, DataError and StorageError.
         """
         from trainer.preferences.formats import ColumnNames, read_preferences
 
-        columns = ColumnNames.of(self.columns)
-        return read_preferences(self.source, format=self.format, columns=columns, skip_broken=True)
-
-    def read(self, wanted: Callable[[], bool] = lambda: True) -> bool:
-        """Read the source up to its end, or until it is no longer `wanted`; return True."""
-        self.reading = self.open()
+        self.first, self.count, columns = [], 0, ColumnNames.of(self.columns)
+        self.reading = read_preferences(self.source, format=self.format, columns=columns, skip_broken=True)
         for preference in self.reading:
             self.count += 1
             if self.count <= PREVIEWED:
                 self.first.append(preference)
             if not wanted():
-                return True
-        self.is_read = True
-        return True
+                return
+            yield preference
+        self.total = self.count
 
     def write(self, store: Path) -> Added:
         """Read the source again and add its preferences to `store`."""
-
-        def counting() -> Iterator[Preference]:
-            for preference in self.open():
-                self.written += 1
-                yield preference
-
-        self.written = 0
         with PreferenceStore(store) as opened:
-            return opened.add_many(counting(), source=self.source)
+            return opened.add_many(self.preferences(), source=self.source)
 
 
 class ImportPreferencesScreen(LabelForm[str | None]):
@@ -142,7 +131,7 @@ class ImportPreferencesScreen(LabelForm[str | None]):
             self.show_problem("Name a file, a folder or a dataset")
         elif self._preview is None:
             self._read(Preview(source, self.value("format"), columns_in(self.value("columns"))))
-        elif self._preview.is_read and self._preview.count:
+        elif self._preview.total:
             self._write(self._preview)
 
     @on(Input.Changed)
@@ -158,11 +147,11 @@ class ImportPreferencesScreen(LabelForm[str | None]):
     async def _read(self, preview: Preview) -> None:
         self._preview = preview
         self.show_status("Reading...")
-        wanted = lambda: preview is self._preview and self.is_attached  # noqa: E731
-        if await self.tried(asyncio.to_thread(preview.read, wanted)):
-            self._show(preview)
-        else:
+        read = preview.preferences(lambda: preview is self._preview and self.is_attached)
+        if await self.tried(asyncio.to_thread(lambda: sum(1 for _ in read))) is None:
             self._preview = None
+        else:
+            self._show(preview)
 
     @work(exclusive=True, group="writing")
     async def _write(self, preview: Preview) -> None:
@@ -177,8 +166,8 @@ class ImportPreferencesScreen(LabelForm[str | None]):
     def _show_progress(self) -> None:
         if (preview := self._preview) is not None:
             if self.busy:
-                self.show_status(f"Writing, {preview.written:,} of {preview.count:,}...")
-            elif not preview.is_read:
+                self.show_status(f"Writing, {preview.count:,} of {preview.total:,}...")
+            elif preview.total is None:
                 self._show(preview)
 
     def _show(self, preview: Preview) -> None:
@@ -186,14 +175,14 @@ class ImportPreferencesScreen(LabelForm[str | None]):
             return
         self.query_one("#preview", Static).update(preview_text(preview))
         rows = counted(reading.rows, "row")
-        facts = [rows if preview.is_read else f"Reading, {rows} so far...", f"format {reading.format}"]
+        facts = [f"Reading, {rows} so far..." if preview.total is None else rows, f"format {reading.format}"]
         if reading.duplicates:
             facts.append(counted(reading.duplicates, "duplicate"))
         if reading.broken:
             facts.append(f"{reading.broken:,} broken")
         ends: list[tuple[str, str] | str] = []
-        if preview.is_read:
-            ends = [("   enter", "bold"), f" imports {preview.count:,}"] if preview.count else ["   nothing to import"]
+        if preview.total is not None:
+            ends = [("   enter", "bold"), f" imports {preview.total:,}"] if preview.total else ["   nothing to import"]
         self.show_status(Content.assemble(("   ".join(facts), "$text-accent"), *ends))
 
 

@@ -13,6 +13,7 @@ from preference_rows import write_lines
 from textual.widgets import Input, Select, Static
 from waiting import until
 
+from trainer.preferences import formats
 from trainer.preferences.store import PreferenceStore
 from workbench.labelling.transfer import ImportPreferencesScreen, Preview
 
@@ -171,15 +172,15 @@ async def test_the_count_so_far_is_shown_while_a_long_source_is_read_and_reading
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     many(1_600)
-    go_on, read = Event(), Preview.open
+    go_on, read = Event(), formats.read_preferences
 
-    def slowly(preview: Preview) -> Any:
-        reading = read(preview)
+    def slowly(*given: Any, **options: Any) -> Any:
+        reading = read(*given, **options)
         rows = reading.preferences
         reading.preferences = (row for n, row in enumerate(rows) if n < 1_000 or go_on.wait(60))
         return reading
 
-    monkeypatch.setattr(Preview, "open", slowly)
+    monkeypatch.setattr(formats, "read_preferences", slowly)
     async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
         name_source(app, "rows.jsonl")
         await pilot.press("enter")
@@ -189,8 +190,8 @@ async def test_the_count_so_far_is_shown_while_a_long_source_is_read_and_reading
         go_on.set()
         await until(pilot, lambda: "1,600 rows   format trl   enter imports 1,600" in status(app))
     ended = Preview("rows.jsonl", "auto")
-    assert ended.read(wanted=lambda: False)
-    assert (ended.count, ended.is_read) == (1, False)
+    assert list(ended.preferences(wanted=lambda: False)) == []
+    assert (ended.count, ended.total) == (1, None)
 
 
 @pytest.mark.parametrize("size", SIZES)

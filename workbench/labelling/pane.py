@@ -263,24 +263,22 @@ class LabelPane(Pane):
         else:
             self._edit(ranking=ranking)
 
-    async def action_judge(self, verdict: Verdict, groups: Sequence[Sequence[int]] = (), strength: int = 1) -> None:
-        """Save a new judgement of the item, with the seconds that it took.
+    async def action_judge(
+        self, verdict: Verdict, groups: Sequence[Sequence[int]] = (), strength: int = 1, kept: Judgement | None = None
+    ) -> None:
+        """Save a judgement of the item, with its note and flag, and go to the next item.
 
-        groups: places on the screen from the left, the best first, ties together.
+        groups: places on the screen from the left, the best first, ties together. kept: the judgement, if it is no new
+        one; a new one has the seconds that it took.
         """
-        if self.item is not None:
-            order, seconds = self.item.item.order, round(self._clock() - self._since, 3)
-            ranking = tuple(tuple(sorted(order[place] for place in group)) for group in groups)
-            await self._save(
-                Judgement(verdict=verdict, ranking=ranking, order_shown=order, strength=strength, seconds=seconds)
-            )
-
-    async def _save(self, judgement: Judgement) -> None:
-        """Save the judgement of the item, with its note and flag, and go to the next item."""
         if self.worker is None or self.item is None:
             return
-        flags = (FLAGGED,) if self.draft.flagged else ()
-        judgement = replace(judgement, note=self.draft.note, flags=flags)
+        order, seconds = self.item.item.order, round(self._clock() - self._since, 3)
+        ranking = tuple(tuple(sorted(order[place] for place in group)) for group in groups)
+        judgement = kept or Judgement(
+            verdict=verdict, ranking=ranking, order_shown=order, strength=strength, seconds=seconds
+        )
+        judgement = replace(judgement, note=self.draft.note, flags=(FLAGGED,) if self.draft.flagged else ())
         choice = texts.judgement_text(self.item.item, judgement)
         call = partial(self.worker.label, self.item, judgement)
         slow = f"Still saving: {choice}. Keys are ignored until it is saved"
@@ -293,7 +291,8 @@ class LabelPane(Pane):
         if self.draft == _draft_of(self.item):
             self._open(self.state.current)
         else:
-            await self._save(replace(self.item.label.judgement, time=None))
+            kept = replace(self.item.label.judgement, time=None)
+            await self.action_judge(kept.verdict, kept=kept)
 
     async def action_undo(self) -> None:
         """Undo the newest label of the session and show its item again, with its note and flag."""

@@ -252,7 +252,7 @@ class SessionWorker:
                 self.state = replace(self.state, progress=self._open().progress(left))
             elif self._uncounted < math.inf:
                 wait = min(wait, _REST)
-        return min(wait, self._report_win_rate()) if wait > 0 else wait
+        return min(wait, self._report_win_rate()) if wait > 0 and self._relabelled else wait
 
     def _draw(self, state: SessionState) -> float:
         """Draw an item and put it; return the seconds until the next step, infinite if there are enough."""
@@ -372,7 +372,7 @@ class SessionWorker:
         except BaseException:
             self._session = None  # it may contain what was rolled back
             raise
-        self.state, self._relabelled = state, True
+        self.state, self._relabelled = state, self._run_asked is not None
         return state
 
     def _put(self, items: Sequence[Item]) -> SessionState:

@@ -110,16 +110,6 @@ def comparable(event: Event) -> dict[str, Any]:
     return {name: value for name, value in event.as_dict().items() if name not in OF_THE_MOMENT}
 
 
-def killed_at(phase: str, number: int) -> Callable[[Event], None]:
-    """Return a sink that raises Killed in the middle of a phase of iteration `number`."""
-
-    def watch(event: Event) -> None:
-        if isinstance(event, PhaseProgress) and (event.phase, event.iteration) == (phase, number) and event.done:
-            raise Killed
-
-    return watch
-
-
 def outcome(
     run: Path, kinds: tuple[type[Event], ...] = (Iteration, Evaluation, SamplesWritten, Alert)
 ) -> dict[str, Any]:
@@ -178,9 +168,38 @@ def within(event: Event, phase: str, iteration: int) -> bool:
     return event.done > 0 or phase == "reward"
 
 
-def acting(phase: str, iteration: int, action: Callable[[], None]) -> Recorder:
-    """Return a recorder that calls `action` in the middle of a phase."""
-    return Recorder(lambda event: action() if within(event, phase, iteration) else None)
+def die(*_: Any) -> None:
+    """End the run in this process like a kill."""
+    raise Killed
+
+
+def once(phase: str, iteration: int, action: Callable[[], object]) -> Callable[[Event], None]:
+    """Return a watcher that calls `action` once, in the middle of a phase."""
+    done = False
+
+    def watch(event: Event) -> None:
+        nonlocal done
+        if not done and within(event, phase, iteration):
+            done = True
+            action()
+
+    return watch
+
+
+def acting(phase: str, iteration: int, action: Callable[[], object]) -> Recorder:
+    """Return a recorder that calls `action` once, in the middle of a phase."""
+    return Recorder(once(phase, iteration, action))
+
+
+def killed_at(phase: str, number: int) -> Callable[[Event], None]:
+    """Return a watcher that ends the run like a kill in the middle of a phase."""
+    return once(phase, number, die)
+
+
+def same_training(run: Path, other: Path) -> bool:
+    """Return whether two runs left the same samples and the same newest checkpoint, whatever they reported."""
+    left = [outcome(each) for each in (run, other)]
+    return bool(left[0]["checkpoint"] == left[1]["checkpoint"] and left[0]["samples"] == left[1]["samples"])
 
 
 def after(original: Callable[..., Any], condition: Callable[..., bool], action: Callable[[], None]) -> Any:

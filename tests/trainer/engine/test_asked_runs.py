@@ -13,9 +13,9 @@ from runs_helper import Recorder, outcome, record, run_python, tiny_config, with
 from trainer.engine import answers, inbox
 from trainer.engine.control import Control
 from trainer.engine.training import train
-from trainer.errors import RewardError, StorageError
+from trainer.errors import RewardError
 from trainer.events import Alert, Event, PhaseProgress, StateChanged
-from trainer.questions import DROPPED, Answer, Question
+from trainer.questions import Answer, Question
 
 QUESTIONS = {
     "policy": Question(prompt="one", count=2, max_new_tokens=4),
@@ -85,33 +85,6 @@ def test_questions_anywhere_change_nothing_of_a_run(value_model: str, tmp_path: 
     assert len(set.union(*(by_policy["policy", n] for n in range(3)))) == 3
 
 
-def test_questions_dropped_while_being_answered_end_early_and_change_nothing(tmp_path: Path) -> None:
-    """Each question is dropped at a later token step or micro-batch, until one is answered to its end."""
-    control, reported = Control(), list[Answer]()
-    question = Question(prompt="one", count=2, max_new_tokens=6)
-    looks: list[int] = []
-
-    def ask(event: Event) -> None:
-        if not within(event, "generate", 2) and not within(event, "update", 2):
-            return
-        number = len(looks)
-        looks.append(0)
-
-        def dropped() -> bool:
-            looks[number] += 1
-            return looks[number] > number
-
-        control.ask(question, reported.append, dropped)
-
-    train(tiny_config(tmp_path, "run.name=a"), sinks=[Recorder(ask)], control=control)
-    record(tiny_config(tmp_path, "run.name=whole"))
-    assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
-    ended_early = [answer for answer in reported if answer.problem == DROPPED]
-    assert len(ended_early) > 3
-    assert looks[: len(ended_early)] == [number + 1 for number in range(len(ended_early))], "at the very next step"
-    assert [answer.completions for answer in ended_early] == [[]] * len(ended_early)
-
-
 @pytest.mark.parametrize("save", [True, False], ids=["stop", "abort"])
 def test_a_run_that_should_end_does_so_within_a_token_step_of_an_answer(
     save: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -155,29 +128,6 @@ def test_a_run_that_does_not_begin_replies_to_its_questions(tmp_path: Path) -> N
     with pytest.raises(RewardError):
         train(tiny_config(tmp_path, "reward.sources=['gone.py:score']"), control=control)
     assert [answer.problem for answer in reported] == ["the run ended before it was answered"]
-
-
-def test_a_checkpoint_that_fails_while_a_question_is_answered_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    control, reported = Control(), list[Answer]()
-    real = answers.answer
-
-    def slow(question: Question, *, progress: Callable[[], None], **how: Any) -> Answer:
-        control.checkpoint()
-        return real(question, progress=progress, **how)
-
-    def full(*_: Any) -> None:
-        raise StorageError("no space")
-
-    monkeypatch.setattr("trainer.engine.ppo.answer", slow)
-    monkeypatch.setattr("trainer.engine.trainable.save_checkpoint", full)
-    recorder = Recorder(
-        lambda event: control.ask(QUESTIONS["policy"], reported.append) if within(event, "update", 1) else None
-    )
-    with pytest.raises(StorageError, match="no space"):
-        train(tiny_config(tmp_path, "checkpoint.every=0"), sinks=[recorder], control=control)
-    assert {answer.problem for answer in reported} == {"the run ended before it was answered"}
 
 
 def test_an_answer_uses_the_runs_reward_without_changing_its_statistics(tmp_path: Path) -> None:

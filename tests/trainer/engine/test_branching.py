@@ -282,18 +282,6 @@ def test_a_branch_copies_no_link_and_leaves_nothing_behind(parent: RunFolder, tm
     assert [path.name for path in parent.root.parent.iterdir()] == ["a"]
 
 
-def test_a_folder_prepared_beside_a_branch_is_left_alone(parent: RunFolder, tmp_path: Path) -> None:
-    plan = plan_branches(parent, BranchRequest(at=2, name="b"))
-    (tmp_path / "mine" / "b").mkdir(parents=True)
-    (parent.root.parent / ".b.branch").symlink_to(tmp_path / "mine")
-    (parent.root / "best.json").unlink()
-    (parent.root / "best.json").symlink_to("/dev/zero")
-    plan.create(plan.branches[0])
-    assert (tmp_path / "mine" / "b").is_dir()
-    with pytest.raises(UsageError, match=r"--name b: .* exists and is not this branch"):
-        plan.create(plan.branches[0])
-
-
 def test_a_branch_keeps_the_best_policy_of_its_run_unless_it_is_measured_otherwise(parent: RunFolder) -> None:
     best = read_best(parent)
     assert best is not None

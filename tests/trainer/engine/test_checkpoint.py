@@ -19,10 +19,8 @@ import pytest
 from runs_helper import Recorder, flip, flips, outcome, record, tiny_config
 
 from trainer import policy_checkpoint as checkpoint
-from trainer.engine.control import Control
-from trainer.engine.run import closing
 from trainer.engine.training import train
-from trainer.errors import DivergedError, ModelError, RewardError, StorageError
+from trainer.errors import ModelError, RewardError, StorageError
 from trainer.events import Alert, CheckpointSaved, Evaluation, Event, Iteration, RunEnded, RunStarted
 from trainer.policy_checkpoint import Rollback, Snapshot, load_checkpoint, save_checkpoint
 from trainer.runs.checkpoint_files import DamagedCheckpointError, checkpoints, load_newest, write_state
@@ -430,17 +428,3 @@ def test_a_refused_resume_leaves_every_checkpoint_as_it_was(tmp_path: Path) -> N
     with pytest.raises(ModelError, match="lora_rank"):
         train(tiny_config(tmp_path, "ppo.iterations=2", "model.lora_rank=3"), resume=run.root)
     assert {path: path.read_bytes() for path in run.checkpoints.rglob("*") if path.is_file()} == before
-
-
-def test_closing_on_a_full_disk_does_not_hide_the_error_before_it() -> None:
-    class Full:
-        def emit(self, event: Event) -> None:
-            pass
-
-        def close(self) -> None:
-            raise StorageError("the disk is full")
-
-    with pytest.raises(DivergedError), closing([Full()], Control()):
-        raise DivergedError("NaN")
-    with pytest.raises(StorageError), closing([Full()], Control()):
-        pass

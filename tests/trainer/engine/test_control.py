@@ -283,21 +283,6 @@ def test_a_trainer_that_takes_no_questions_says_so() -> None:
     assert replies.problems == ["this trainer takes no questions"]
 
 
-def test_the_clock_stops_while_a_question_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, control = Clock(monkeypatch), Control()
-
-    def meanwhile() -> None:
-        clock.now += 500
-
-    control.attach(Log(meanwhile))
-    began = control.clock()
-    Replies(control).ask("one")
-    clock.now += 3
-    control.check()
-    clock.now += 4
-    assert control.clock() - began == 7
-
-
 def test_an_interrupt_ends_a_session_that_is_paused() -> None:
     session, events = TrainingThread(Config(), train=Script(steered)), list[Event]()
     session.send("pause")

@@ -407,12 +407,6 @@ def test_a_run_killed_anywhere_and_resumed_equals_an_uninterrupted_one_to_the_bi
         assert outcome(run) == outcome(tmp_path / "runs" / "whole"), (phase, number)
 
 
-def test_a_run_does_not_resume_with_other_preferences(tmp_path: Path) -> None:
-    trained(tmp_path, "run.name=a")
-    with pytest.raises(UsageError, match="have changed since this run began; start a new run"):
-        trained(tmp_path, resume=tmp_path / "runs/a", preferences=labelled(36, seed=1))
-
-
 def test_pairs_sha256_is_read_as_bytes_and_only_as_a_file(tmp_path: Path) -> None:
     trained(tmp_path, "run.name=a")
     run = RunFolder(tmp_path / "runs/a")

@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 from reward_model_runs import copy_workspace, train_tiny, two_reward_models
-from runs_helper import Killed, Recorder, comparable, newest_checkpoint, outcome, record, tiny_config, within
+from runs_helper import (
+    Killed,
+    Recorder,
+    comparable,
+    die,
+    newest_checkpoint,
+    once,
+    outcome,
+    record,
+    same_training,
+    tiny_config,
+)
 
 from trainer.config import load_config
 from trainer.engine.control import Control
@@ -39,23 +50,6 @@ def model(path: Path | str, **more: Any) -> dict[str, Any]:
     return {"kind": "model", "path": str(path), **more}
 
 
-def in_iteration(number: int, act: Callable[[], object], phase: str = "update") -> Callable[[Event], None]:
-    """Return a watcher that acts once, in the middle of an iteration."""
-    done = False
-
-    def watch(event: Event) -> None:
-        nonlocal done
-        if within(event, phase, number) and not done:
-            done = True
-            act()
-
-    return watch
-
-
-def die() -> None:
-    raise Killed
-
-
 def switched(
     folder: Path,
     name: str,
@@ -66,7 +60,7 @@ def switched(
 ) -> Recorder:
     """Run the tiny run `name`, which is asked for other sources in iteration `after`."""
     control = Control()
-    ask = in_iteration(after, lambda: control.set("reward.sources", sources))
+    ask = once("update", after, lambda: control.set("reward.sources", sources))
     recorder = Recorder(lambda event: (ask(event), also(event)))  # type: ignore[func-returns-value, arg-type, return-value]
     train(tiny_config(folder, f"run.name={name}", *settings), sinks=[recorder], control=control)
     return recorder
@@ -116,7 +110,7 @@ def test_a_switched_run_killed_and_resumed_equals_one_that_was_never_killed(
     sources = [model(folder / "runs/rm"), {**LENGTH, "weight": 0.5}]
     switched(folder, "whole", sources, *how)
     with pytest.raises(Killed):
-        switched(folder, "killed", sources, *how, also=in_iteration(4, die, "generate"))
+        switched(folder, "killed", sources, *how, also=once("generate", 4, die))
     resumed = record(load_config(folder / "runs/killed/config.toml"), resume=folder / "runs/killed")
     assert [start.resumed_at for start in resumed.of(RunStarted)] == [2 if every == 0 else 3]
     assert outcome(folder / "runs/killed") == outcome(folder / "runs/whole")
@@ -141,15 +135,13 @@ def test_running_statistics_start_again_at_the_switch_and_that_is_reported(folde
 def test_a_run_resumed_with_other_sources_equals_one_that_switched_there(folder: Path) -> None:
     switched(folder, "a", [LENGTH], *RUNNING)
     control = Control()
-    stop = Recorder(in_iteration(3, control.stop, "generate"))
+    stop = Recorder(once("generate", 3, control.stop))
     train(tiny_config(folder, "run.name=b", *RUNNING), sinks=[stop], control=control)
     assert statistics(folder / "runs/b")["count"] == 8
     config = load_config(folder / "runs/b/config.toml", {"reward": {"sources": [LENGTH]}})
     resumed = record(config, resume=folder / "runs/b")
     assert any("running statistics of reward.normalize start again" in w for w in resumed.of(RunStarted)[0].warnings)
-    left = [outcome(folder / "runs" / name) for name in "ab"]
-    assert left[0]["checkpoint"] == left[1]["checkpoint"]
-    assert left[0]["samples"] == left[1]["samples"]
+    assert same_training(folder / "runs/a", folder / "runs/b")
 
 
 REFUSED = [
@@ -173,9 +165,7 @@ def test_unavailable_sources_are_refused_and_the_old_ones_stay(sources: Any, mes
     assert "\n" not in alert.message
     assert recorder.of(SettingChanged) == []
     record(tiny_config(folder, "run.name=whole", *RUNNING))
-    left = [outcome(folder / "runs" / name) for name in ("a", "whole")]
-    assert left[0]["checkpoint"] == left[1]["checkpoint"]
-    assert left[0]["samples"] == left[1]["samples"]
+    assert same_training(folder / "runs/a", folder / "runs/whole")
 
 
 def test_whatever_a_foreign_model_raises_the_run_continues(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +182,7 @@ def test_whatever_a_foreign_model_raises_the_run_continues(folder: Path, monkeyp
 def test_naming_the_same_reward_model_by_its_run_is_no_change(folder: Path) -> None:
     sources = [model(folder / "runs/rm")]
     control = Control()
-    ask = Recorder(in_iteration(1, lambda: control.set("reward.sources", sources)))
+    ask = Recorder(once("update", 1, lambda: control.set("reward.sources", sources)))
     config = tiny_config(folder, "run.name=a")
     config = config.model_validate({**config.model_dump(), "reward": {"sources": sources}})
     train(config, sinks=[ask], control=control)
@@ -205,7 +195,7 @@ def test_a_relative_path_is_relative_to_the_folder_that_the_run_began_in(
     monkeypatch.chdir(folder)
     (folder / "elsewhere").mkdir()
     recorder = switched(
-        folder, "a", ["rewards.py:constant"], also=in_iteration(1, lambda: monkeypatch.chdir(folder / "elsewhere"))
+        folder, "a", ["rewards.py:constant"], also=once("update", 1, lambda: monkeypatch.chdir(folder / "elsewhere"))
     )
     (change,) = recorder.of(SettingChanged)
     assert change.value[0]["path"] == f"{folder}/rewards.py:constant"
@@ -218,7 +208,7 @@ def test_a_stopped_run_resumes_with_the_requested_sources(folder: Path) -> None:
         control.set("reward.sources", [model(folder / "runs/rm")])
         control.stop()
 
-    recorder = Recorder(in_iteration(2, ask))
+    recorder = Recorder(once("update", 2, ask))
     train(tiny_config(folder, "run.name=a"), sinks=[recorder], control=control)
     assert StateChanged(state="loading") not in recorder.events[1:], "nothing is loaded for a run that ends"
     (kept,) = load_config(folder / "runs/a/config.toml").reward.sources
@@ -237,8 +227,8 @@ def test_a_partly_trained_model_causes_one_warning(folder: Path) -> None:
     def ask() -> None:
         control.set("reward.sources", [model(folder / "runs/half")])
 
-    again = in_iteration(2, lambda: control.set("ppo.kl_coef", 0.1))
-    first = in_iteration(1, ask)
+    again = once("update", 2, lambda: control.set("ppo.kl_coef", 0.1))
+    first = once("update", 1, ask)
     recorder = Recorder(lambda event: (first(event), again(event)))  # type: ignore[func-returns-value, arg-type, return-value]
     train(tiny_config(folder, "run.name=a"), sinks=[recorder], control=control)
     (alert,) = recorder.of(Alert)

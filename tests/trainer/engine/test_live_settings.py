@@ -8,7 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs_helper import Killed, Recorder, comparable, outcome, record, tiny_config, within
+from runs_helper import (
+    Killed,
+    Recorder,
+    acting,
+    comparable,
+    killed_at,
+    outcome,
+    record,
+    same_training,
+    tiny_config,
+    within,
+)
 
 from trainer.config import Config, load_config
 from trainer.engine.control import Control
@@ -62,16 +73,7 @@ SCHEDULE = ("optim.schedule=linear", "optim.warmup_steps=3")
 
 def asked_in(iteration: int, *requests: tuple[str, Any], control: Control, phase: str = "update") -> Recorder:
     """Return a recorder that asks for settings once, in the middle of a phase."""
-    asked = False
-
-    def watch(event: Event) -> None:
-        nonlocal asked
-        if within(event, phase, iteration) and not asked:
-            asked = True
-            for key, value in requests:
-                control.set(key, value)
-
-    return Recorder(watch)
+    return acting(phase, iteration, lambda: [control.set(key, value) for key, value in requests])
 
 
 def changed(folder: Path, iteration: int, *requests: tuple[str, Any], settings: tuple[str, ...] = ()) -> Recorder:
@@ -84,14 +86,6 @@ def changed(folder: Path, iteration: int, *requests: tuple[str, Any], settings: 
 def in_turn(*watches: Callable[[Event], None]) -> Recorder:
     """Return a recorder that calls several watchers."""
     return Recorder(lambda event: [watch(event) for watch in watches])  # type: ignore[arg-type, return-value]
-
-
-def kill_in(iteration: int) -> Callable[[Event], None]:
-    def watch(event: Event) -> None:
-        if within(event, "update", iteration):
-            raise Killed
-
-    return watch
 
 
 @pytest.mark.parametrize("epochs", [1, 4])
@@ -179,9 +173,7 @@ def test_a_run_that_is_changed_equals_one_that_was_stopped_and_resumed_with_the_
         table, _, name = key.partition(".")
         overrides.setdefault(table, {})[name] = value
     record(load_config(tmp_path / "runs/b/config.toml", overrides), resume=tmp_path / "runs/b")
-    changed_run, resumed_run = (outcome(tmp_path / "runs" / name) for name in "ab")
-    del changed_run["events"], resumed_run["events"]  # only the first was warned about top_p
-    assert changed_run == resumed_run
+    assert same_training(tmp_path / "runs/a", tmp_path / "runs/b"), "though only the first was warned about top_p"
 
 
 def test_an_adaptive_penalty_starts_again_where_it_is_set(tmp_path: Path) -> None:
@@ -193,8 +185,7 @@ def test_an_adaptive_penalty_starts_again_where_it_is_set(tmp_path: Path) -> Non
     assert kl_coefs[3] != 0.4
     record(tiny_config(tmp_path, "run.name=b", *adaptive, "ppo.iterations=2"))
     record(tiny_config(tmp_path, *adaptive, "ppo.kl_coef=0.4"), resume=tmp_path / "runs/b")
-    mine, resumed = (outcome(tmp_path / "runs" / name) for name in "ab")
-    assert (mine["samples"], mine["checkpoint"]) == (resumed["samples"], resumed["checkpoint"])
+    assert same_training(tmp_path / "runs/a", tmp_path / "runs/b")
 
 
 @pytest.mark.parametrize("every", [0, 1])
@@ -205,7 +196,7 @@ def test_a_run_that_is_changed_and_killed_resumes_exactly(every: int, tmp_path: 
     asking = asked_in(1, *requests, control=(control := Control()))
     killed = tiny_config(tmp_path, "run.name=killed", *settings)
     with pytest.raises(Killed):
-        train(killed, sinks=[in_turn(asking.watch, kill_in(3))], control=control)
+        train(killed, sinks=[in_turn(asking.watch, killed_at("update", 3))], control=control)
     resumed = record(load_config(tmp_path / "runs/killed/config.toml"), resume=tmp_path / "runs/killed")
     assert [iteration.iteration for iteration in resumed.of(Iteration)] == ([2, 3, 4] if every == 0 else [3, 4])
     assert outcome(tmp_path / "runs/killed") == outcome(tmp_path / "runs/a")
@@ -237,8 +228,7 @@ def test_a_refusal_is_reported_at_once_and_changes_nothing(tmp_path: Path) -> No
     assert not any("\n" in alert.message for alert in refusals)
     assert recorder.of(SettingChanged) == []
     record(tiny_config(tmp_path, "run.name=whole"))
-    mine, whole = (outcome(tmp_path / "runs" / name) for name in ("a", "whole"))
-    assert (mine["samples"], mine["checkpoint"]) == (whole["samples"], whole["checkpoint"])
+    assert same_training(tmp_path / "runs/a", tmp_path / "runs/whole")
 
 
 def test_a_change_during_the_last_checkpoint_is_reported_and_an_added_event_is_kept(tmp_path: Path) -> None:

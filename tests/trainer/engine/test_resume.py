@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs_helper import Killed, acting, outcome, record, run_hurt, tiny_config, workspace
+from runs_helper import Killed, acting, die, outcome, record, run_hurt, tiny_config, workspace
 
 from trainer.config import load_config
 from trainer.config.schema import BackboneConfig
@@ -89,7 +89,7 @@ def test_a_killed_run_resumes_exactly_whatever_the_algorithm(settings: list[str]
     assert [iteration.steps > 0 for iteration in recorder.of(Iteration)] == [True] * 3
 
     with pytest.raises(Killed):
-        train(tiny_config(tmp_path, "run.name=killed", *settings), sinks=[acting("update", 2, _die)])
+        train(tiny_config(tmp_path, "run.name=killed", *settings), sinks=[acting("update", 2, die)])
     resumed = record(load_config(tmp_path / "runs/killed/config.toml"), resume=tmp_path / "runs/killed")
     assert [started.resumed_at for started in resumed.of(RunStarted)] == [1]
     assert outcome(tmp_path / "runs/killed") == outcome(tmp_path / "runs/whole")
@@ -145,7 +145,7 @@ def test_prompts_that_have_changed_are_named_and_begin_a_new_series_of_evaluatio
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
     with pytest.raises(Killed):
-        train(tiny_config(tmp_path, "run.name=killed"), sinks=[acting("update", 1, _die)])
+        train(tiny_config(tmp_path, "run.name=killed"), sinks=[acting("update", 1, die)])
     record(tiny_config(tmp_path), resume=tmp_path / "runs/killed")
     record(tiny_config(tmp_path, "run.name=whole"))
     assert outcome(tmp_path / "runs/killed") == outcome(tmp_path / "runs/whole")
@@ -184,10 +184,6 @@ def test_checkpoints_come_as_often_as_asked_and_at_the_end(tmp_path: Path) -> No
     recorder = record(tiny_config(tmp_path, "ppo.iterations=5", "checkpoint.every=2"))
     assert [saved.iteration for saved in recorder.of(CheckpointSaved)] == [2, 4, 5]
     assert recorder.of(RunEnded)[0].checkpoint == "checkpoints/step-000005"
-
-
-def _die() -> None:
-    raise Killed
 
 
 def test_a_resume_that_fails_leaves_the_settings_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs_helper import Killed, Recorder, comparable, outcome, record, tiny_config, within
+from runs_helper import Killed, Recorder, acting, comparable, outcome, record, same_training, tiny_config, within
 
 from trainer.config import load_config
-from trainer.engine.artifacts import forget_best, older_checkpoint
+from trainer.engine.artifacts import older_checkpoint
 from trainer.engine.control import Control
 from trainer.engine.training import train
 from trainer.errors import UsageError
@@ -28,7 +28,7 @@ from trainer.events import (
     SettingChanged,
 )
 from trainer.models.adapters import read_arrays
-from trainer.policy_checkpoint import Snapshot, load_checkpoint, save_checkpoint
+from trainer.policy_checkpoint import Snapshot, save_checkpoint
 from trainer.runs.checkpoint_files import Best, read_best, write_best
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
@@ -42,18 +42,6 @@ BY_RULE = (
 STATES = ("policy/adapters.safetensors", "value/value.safetensors", "optimizer/optimizer.safetensors")
 
 
-def asking(iteration: int, action: Callable[[], None]) -> Recorder:
-    """Return a recorder that calls `action` once, in the middle of an iteration."""
-    asked: list[Event] = []
-
-    def watch(event: Event) -> None:
-        if within(event, "update", iteration) and not asked:
-            asked.append(event)
-            action()
-
-    return Recorder(watch)
-
-
 def rolled_back(folder: Path, to: int | None, *settings: str, iteration: int = 3, name: str = "a") -> Recorder:
     """Run a tiny run of five iterations that another thread asks to roll back in one of them."""
 
@@ -62,7 +50,7 @@ def rolled_back(folder: Path, to: int | None, *settings: str, iteration: int = 3
         thread.start()
         thread.join()
 
-    recorder = asking(iteration, ask)
+    recorder = acting("update", iteration, ask)
     how = ("ppo.iterations=5", "checkpoint.keep=0", "checkpoint.best=off", *settings)
     train(tiny_config(folder, f"run.name={name}", *how), sinks=[recorder], control=(control := Control()))
     return recorder
@@ -195,9 +183,8 @@ def test_an_impossible_rollback_is_reported_and_changes_nothing(tmp_path: Path) 
         "the run continues unchanged"
     )
     record(tiny_config(tmp_path, "run.name=plain", "ppo.iterations=5", "checkpoint.best=off"))
-    for name in ("a", "b"):
-        mine, plain = (outcome(tmp_path / "runs" / other) for other in (name, "plain"))
-        assert (mine["samples"], mine["checkpoint"]) == (plain["samples"], plain["checkpoint"])
+    assert same_training(tmp_path / "runs/a", tmp_path / "runs/plain")
+    assert same_training(tmp_path / "runs/b", tmp_path / "runs/plain")
 
 
 def test_an_unreadable_checkpoint_is_not_a_rollback_target(tmp_path: Path) -> None:
@@ -206,7 +193,7 @@ def test_an_unreadable_checkpoint_is_not_a_rollback_target(tmp_path: Path) -> No
         file.write_bytes(b"\xff" * file.stat().st_size)
         control.rollback(1)
 
-    recorder = asking(3, spoil)
+    recorder = acting("update", 3, spoil)
     settings = ("ppo.iterations=4", "checkpoint.keep=0", "checkpoint.best=off")
     train(tiny_config(tmp_path, "run.name=a", *settings), sinks=[recorder], control=(control := Control()))
     (alert,) = recorder.of(Alert)
@@ -231,7 +218,7 @@ def test_a_run_that_is_stopped_before_it_rolls_back_is_rolled_back_when_it_is_re
         control.stop()
 
     settings = ("ppo.iterations=5", "checkpoint.keep=0", "checkpoint.best=off")
-    recorder = asking(4, ask)
+    recorder = acting("update", 4, ask)
     train(tiny_config(tmp_path, "run.name=a", *settings), sinks=[recorder], control=(control := Control()))
     assert [type(event) for event in recorder.events[-2:]] == [RolledBack, RunEnded]
     resumed = record(load_config(tmp_path / "runs/a/config.toml"), resume=tmp_path / "runs/a")
@@ -264,15 +251,6 @@ def test_a_run_goes_back_to_its_best_checkpoint_or_else_to_the_oldest(kept: RunF
         older_checkpoint(kept, None, before=2)
 
 
-def test_the_best_is_forgotten_only_where_another_state_takes_its_place(kept: RunFolder) -> None:
-    write_best(kept, best := Best(4, "score", 0.5))
-    forget_best(kept, 6)
-    assert read_best(kept) == best
-    forget_best(kept, 4)
-    assert read_best(kept) is None
-    forget_best(kept, 4)
-
-
 def test_a_rollback_past_the_best_leaves_no_best_that_names_another_state(tmp_path: Path) -> None:
     best: list[Best | None] = []
 
@@ -284,7 +262,7 @@ def test_a_rollback_past_the_best_leaves_no_best_that_names_another_state(tmp_pa
         write_best(RunFolder(tmp_path / "runs/a"), Best(3, "score", 9.0))
         control.rollback(1)
 
-    recorder = asking(3, ask)
+    recorder = acting("update", 3, ask)
     settings = ("ppo.iterations=4", "checkpoint.keep=0", "eval.every=4")
     train(
         tiny_config(tmp_path, "run.name=a", *settings),
@@ -314,19 +292,10 @@ def test_settings_changed_since_stay_after_a_rollback(tmp_path: Path) -> None:
         def ask(control: Control = control) -> None:
             control.set("ppo.kl_coef", 0.4)
 
-        first = asking(2, ask)
-        then = asking(3, lambda control=control: control.rollback(1))  # type: ignore[misc]
+        first = acting("update", 2, ask)
+        then = acting("update", 3, lambda control=control: control.rollback(1))  # type: ignore[misc]
         how = (f"ppo.kl_controller={controller}", "ppo.kl_horizon=1000000", "ppo.iterations=4", "checkpoint.keep=0")
         name = f"run.name={controller}"
         train(tiny_config(tmp_path, name, "checkpoint.best=off", *how), sinks=[first, then], control=control)
         kl_coefs = [i.kl_coef for i in first.of(Iteration)]
         assert kl_coefs == pytest.approx([0.05, 0.05, 0.4, 0.4], rel=1e-4)
-
-
-def test_a_checkpoint_says_that_a_rollback_made_it(tmp_path: Path) -> None:
-    rolled_back(tmp_path, 1)
-    run = RunFolder(tmp_path / "runs/a")
-    loaded = load_checkpoint(run.checkpoint(3), {})
-    assert loaded.rollback is not None
-    assert (loaded.rollback.to, loaded.rollback.reason, loaded.rollback.policy_lr) == (1, "because", 0.0005)
-    assert load_checkpoint(run.checkpoint(4), {}).rollback is None

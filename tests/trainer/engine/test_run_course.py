@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from runs_helper import Killed, Recorder, outcome, record, tiny_config
+from runs_helper import Killed, Recorder, die, outcome, record, same_training, tiny_config
 from scripted_run import alarm
 
 from trainer.config import Config, load_config
@@ -78,8 +77,7 @@ def test_a_run_that_stopped_itself_stops_again_until_told_to_continue(tmp_path: 
     on = record(tiny_config(tmp_path, *AT_TARGET, "convergence.on_target=off"), resume=tmp_path / "runs/a")
     assert [i.iteration for i in on.of(Iteration)] == [3, 4, 5]
     record(tiny_config(tmp_path, "run.name=whole", *AT_TARGET, "convergence.on_target=off"))
-    mine, whole = (outcome(tmp_path / "runs" / name) for name in ("a", "whole"))
-    assert (mine["samples"], mine["checkpoint"]) == (whole["samples"], whole["checkpoint"])
+    assert same_training(tmp_path / "runs/a", tmp_path / "runs/whole")
 
 
 @pytest.mark.parametrize(
@@ -115,9 +113,6 @@ def test_the_best_checkpoint_of_a_killed_run_is_that_of_an_uninterrupted_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = ("ppo.iterations=3", "eval.every=1", "checkpoint.keep=1")
-
-    def die(*_: Any) -> None:
-        raise Killed
 
     monkeypatch.setattr(artifacts, "write_best", die)  # its checkpoint is there by then
     with pytest.raises(Killed):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,7 @@ import pytest
 from ranks_helper import ROUNDING, Ended, ended, hurt, largest_difference, run_ranks, started, wait_for
 from runs_helper import comparable, newest_checkpoint, outcome, record, tiny_config, workspace
 
-from trainer.config import load_config
 from trainer.distributed.ranks import HUNG
-from trainer.engine.branching import BranchRequest, plan_branches
 from trainer.engine.inbox import send
 from trainer.events import Alert, Evaluation, Event, Iteration, RunEnded, SettingChanged
 from trainer.runs.folder import RunFolder
@@ -181,18 +178,3 @@ def test_requests_reach_all_ranks_at_the_same_iteration(tmp_path: Path) -> None:
     assert [result.code for result in results] == [130, 0], results
     end = next(event for event in events_of(tmp_path, "steered") if isinstance(event, RunEnded))
     assert end.state == "stopped"
-
-
-def test_a_branch_on_two_ranks_goes_on_as_on_one(tmp_path: Path) -> None:
-    workspace(tmp_path)
-    record(tiny_config(tmp_path, "run.name=parent", "checkpoint.every=1", *SETTINGS))
-    parent, overrides = RunFolder(tmp_path / "runs" / "parent"), ["ppo.kl_coef=0.5"]
-    plan = plan_branches(parent, BranchRequest(at=2, overrides=overrides, name="one"))
-    folder = plan.create(plan.branches[0]).root
-    shutil.copytree(folder, folder.with_name("several"))
-    results = run_ranks(tmp_path, 2, "--resume", str(tmp_path / "runs" / "several"))
-    assert [result.code for result in results] == [0, 0], results
-    record(load_config(folder / "config.toml"), resume=folder)
-    assert largest_difference(measured(tmp_path, "several"), measured(tmp_path, "one")) < ROUNDING
-    last = [event for event in events_of(tmp_path, "several") if isinstance(event, Iteration)][-1]
-    assert (last.iteration, last.kl_coef, len(last.ranks)) == (3, 0.5, 2)

@@ -50,14 +50,6 @@ def test_a_run_that_has_ended_leaves_no_model_in_memory(tmp_path: Path, monkeypa
     assert [reference() for reference in loaded] == [None]
 
 
-def test_another_seed_gives_another_run(tmp_path: Path) -> None:
-    record(tiny_config(tmp_path, "run.name=first"))
-    record(tiny_config(tmp_path, "run.name=second", "run.seed=1"))
-    first, second = (outcome(tmp_path / "runs" / name) for name in ("first", "second"))
-    assert first["samples"] != second["samples"]
-    assert first["checkpoint"] != second["checkpoint"]
-
-
 def test_a_drawn_seed_is_saved_and_gives_the_run_again(tmp_path: Path) -> None:
     (started,) = record(tiny_config(tmp_path, "run.name=drawn", "run.seed=-1", "ppo.iterations=1")).of(RunStarted)
     saved = config.load_config(tmp_path / "runs" / "drawn" / "config.toml")

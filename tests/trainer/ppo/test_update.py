@@ -171,17 +171,6 @@ def test_ratios_after_the_last_epoch_are_measured_only_where_samples_are_kept(ac
         assert update(algorithm(actor, epochs=2, run=run), batch).ratios.shape[2] == passes
 
 
-def test_measuring_the_last_ratios_changes_no_number_of_the_training(folder: Path) -> None:
-    outcomes = []
-    for run in ({}, {"final_ratios": True}):
-        actor = make_actor(folder)
-        result = update(algorithm(actor, epochs=2, minibatches=2, run=run), scored(actor, random_batch()))
-        outcomes.append((result.steps, arrays(actor), result.ratios[..., :2]))
-    assert outcomes[0][0] == outcomes[1][0]
-    assert same(outcomes[0][1], outcomes[1][1])
-    assert np.array_equal(outcomes[0][2], outcomes[1][2], equal_nan=True)
-
-
 @pytest.mark.parametrize("value_model", ["head", "adapter"])
 @pytest.mark.parametrize("final_ratios", [False, True])
 @pytest.mark.parametrize("minibatches", [1, 2])

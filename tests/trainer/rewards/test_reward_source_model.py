@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from config_files import config_problems
 from reward_model_runs import copy_workspace, foreign_model, inputs, train_tiny, two_reward_models
-from runs_helper import Killed, Recorder, acting, outcome, record, tiny_config, within
+from runs_helper import Killed, Recorder, acting, die, outcome, record, tiny_config, within
 
 from trainer.config import Config, load_config
 from trainer.config.loading import resolve_paths
@@ -200,9 +200,6 @@ def test_a_checkpoint_that_another_run_uses_stays_when_its_own_run_continues(fol
 def test_a_killed_run_resumes_exactly_with_the_checkpoint_that_it_began_with(made: Path, folder: Path) -> None:
     sources = [source(folder / "runs/rm"), {"kind": "length", "target": 4}]
     record(mixed(folder, sources, "run.name=whole"))
-
-    def die() -> None:
-        raise Killed
 
     with pytest.raises(Killed):
         train(mixed(folder, sources, "run.name=killed"), sinks=[acting("reward", 2, die)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,10 @@ def keep_best(writer: CheckpointWriter, snapshot: Snapshot, evaluation: Evaluati
     if metric == "off":
         return
     folder, score = writer.folder, evaluation.score_mean if metric == "score" else evaluation.reward_mean
-    found = Best(snapshot.iteration, metric, _in_scale(score, snapshot.rewards), snapshot.rewards.get("sources"))
+    # Without the scaling of reward.normalize = "running", so that scores are comparable:
+    moments = RunningMoments(*(snapshot.rewards.get(name, 0) for name in ("count", "mean", "m2")))
+    scale = moments.deviation if moments.deviation >= SMALLEST_DEVIATION else 1.0
+    found = Best(snapshot.iteration, metric, score * scale + moments.mean, snapshot.rewards.get("sources"))
     if not math.isfinite(found.value):
         return
     best = read_best(folder) if best_checkpoint(folder) else None  # its checkpoint still exists
@@ -100,13 +103,6 @@ def save_samples(folder: RunFolder, config: Config, result: IterationResult, tok
     ]
     where = str(path.relative_to(folder.root)) if saves else ""
     return SamplesWritten(iteration=number, path=where, rows=len(rows), previews=previews)
-
-
-def _in_scale(score: float, statistics: Mapping[str, Any]) -> float:
-    """Return a mean score without the scaling of `reward.normalize = "running"`, so that scores are comparable."""
-    moments = RunningMoments(*(statistics.get(name, 0) for name in ("count", "mean", "m2")))
-    scale = moments.deviation if moments.deviation >= SMALLEST_DEVIATION else 1.0
-    return score * scale + moments.mean
 
 
 def older_checkpoint(folder: RunFolder, to: int | None, *, before: int) -> Path:

@@ -124,8 +124,7 @@ class Inbox:
         self._path = path
         self._control = control
         self._complain = complain
-        self._undeletable: set[str] = set()
-        self._open: set[str] = set()  # questions that are not answered yet
+        self._seen: set[str] = set()  # requests that are still there: questions, and what cannot be removed
         with storage_error(f"cannot use '{path}' for requests", "fix the folder"):
             own_folder(path, mode=_PRIVATE_FOLDER)
             answers = path / _ANSWERS
@@ -140,7 +139,8 @@ class Inbox:
         except OSError:
             return
         for path in paths:
-            if path.name not in self._undeletable | self._open:
+            if path.name not in self._seen:
+                self._seen.add(path.name)
                 self._take(path)
 
     def _take(self, path: Path) -> None:
@@ -148,16 +148,16 @@ class Inbox:
             with os.fdopen(open_file(path), "rb") as file:
                 if (owner := os.fstat(file.fileno()).st_uid) != os.geteuid():
                     raise ValueError(f"it belongs to user {owner}; only the user who trains a run may steer it")
-                self._request(file.read(_MAX_BYTES), path.name)
+                if self._request(file.read(_MAX_BYTES), path.name):
+                    return  # it stays until it is answered
         except FileNotFoundError:  # withdrawn since it was listed
-            return
+            pass
         except (OSError, ValueError, RecursionError) as error:
             self._complain(f"request '{path.name}' ignored: {getattr(error, 'strerror', None) or error}")
-        if path.name not in self._open:
-            self._remove(path)
+        self._remove(path)
 
-    def _request(self, data: bytes, name: str) -> None:
-        """Pass on the request in `data`. Raises ValueError if there is none."""
+    def _request(self, data: bytes, name: str) -> bool:
+        """Pass on the request in `data`; return whether it is a question. Raises ValueError if there is none."""
         try:
             values = json.loads(data)
         except ValueError:
@@ -169,7 +169,6 @@ class Inbox:
         match command:
             case "ask":
                 question, path = from_json(Question, json.dumps(values.get("question"))), self._path / name
-                self._open.add(name)
                 control.ask(question, functools.partial(self._reply, name), lambda: not os.path.lexists(path))
             case "report":
                 event = event_in(values["event"]) if isinstance(values.get("event"), dict) else None
@@ -188,11 +187,12 @@ class Inbox:
                 getattr(control, command)(reason)
             case _:
                 getattr(control, command)()
+        return bool(command == "ask")
 
     def _reply(self, name: str, answer: Answer) -> None:
-        self._open.discard(name)
-        if not os.path.lexists(self._path / name):
-            return  # it was dropped
+        if not os.path.lexists(self._path / name):  # it was dropped
+            self._seen.discard(name)
+            return
         try:
             _write(self._path / _ANSWERS / name, to_json(answer))
         except OSError as error:
@@ -201,10 +201,9 @@ class Inbox:
         self._remove(self._path / name)
 
     def _remove(self, path: Path) -> None:
-        try:
+        with contextlib.suppress(OSError):  # a folder, or not ours: still handled only once
             path.unlink(missing_ok=True)
-        except OSError:
-            self._undeletable.add(path.name)  # a folder, or not ours: still handled only once
+            self._seen.discard(path.name)
 
 
 def _leave(run: RunFolder, command: Command, text: str) -> str:

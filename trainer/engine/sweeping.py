@@ -289,7 +289,12 @@ def _sweep(
             raise UsageError(
                 "run.seed = -1 draws a seed, and a sweep has fixed ones: choose the first with --set run.seed=0"
             )
-        config = _pinned(config) if is_new else config
+        if is_new:  # with whole paths and the present checkpoints of its reward models, the same in all runs
+            config = resolve_paths(config, Path.cwd())
+            if config.model.value_init or any(source.kind == "model" for source in config.reward.sources):
+                from trainer.rewards.model_reward import with_checkpoints  # here: it imports mlx
+
+                config = with_checkpoints(config)
         first = first or config
         dump = config.model_dump()
         for key, text in zip(keys, texts, strict=True):
@@ -319,16 +324,6 @@ def _sweep(
             place = seeded.run.model_copy(update={"name": own_name, "dir": str(runs_dir)})
             runs.append(SweepRun(combination, settings, seeded.model_copy(update={"run": place})))
     return Sweep(name, runs_dir, jobs, resolved, seeds, runs)
-
-
-def _pinned(config: Config) -> Config:
-    """Return `config` with whole paths and the present checkpoints of its reward models, the same in all runs."""
-    config = resolve_paths(config, Path.cwd())
-    if config.model.value_init or any(source.kind == "model" for source in config.reward.sources):
-        from trainer.rewards.model_reward import with_checkpoints  # here: it imports mlx
-
-        return with_checkpoints(config)
-    return config
 
 
 def _varied(text: str) -> tuple[str, dict[str, Any]]:

@@ -260,7 +260,8 @@ class Training:
         if loaded is not None:
             run.snapshot = loaded  # first: what does not fit the model must not be saved again
             run.checkpoints.saved_at = loaded.iteration
-            self._restore(loaded)
+            self.ranks.same_state = False
+            kind.restore(loaded)
             run.snapshot = kind.snapshot()
         elif run.resume:
             kind.initialise()
@@ -295,15 +296,10 @@ class Training:
         """Return the result of a method of what is trained; when an allocation fails, repeat it in smaller parts."""
         run, kind = self.run, self.run.kind
 
-        def on_all_ranks() -> Any:
-            if self.ranks.alone:
-                return work()
-            config = kind.config.model_dump(mode="json")
-            return self.ranks.lead(work.__name__, work, kind.shared_state, config=config)
-
         def make_smaller() -> None:
             if work == kind.step:  # from the start of the iteration
-                self._restore(run.snapshot)
+                self.ranks.same_state = False
+                kind.restore(run.snapshot)
                 self._shrink(kind.phases.latest or "update", REFUSED)
                 self._apply_settings(build=True)
                 return
@@ -312,13 +308,12 @@ class Training:
 
         if work != kind.step:
             run.state("evaluating")
-        found = until_it_fits(on_all_ranks, make_smaller)
+        found = until_it_fits(
+            lambda: self.ranks.lead(work.__name__, work, kind.shared_state, config=kind.config.model_dump(mode="json")),
+            make_smaller,
+        )
         kind.leave(run.folder)
         return found
-
-    def _restore(self, snapshot: Any) -> None:
-        self.ranks.same_state = False
-        self.run.kind.restore(snapshot)
 
     def _shrink(self, phase: Phase, peak: int) -> list[Smaller]:
         """Request that the parts of `phase`, whose peak was `peak` bytes, are half as large from the next iteration on.

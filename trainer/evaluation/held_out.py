@@ -205,13 +205,21 @@ def measure(
     )
     k1 = maths.kl_estimate(filled(batch.logprobs), filled(batch.ref_logprobs), "k1")
     kl, penalties = (_by_prompt(mx.where(batch.mask > 0, x, 0.0).sum(axis=1), samples) for x in (k1, filled(batch.kl)))
+    wins: Floats | None = None
+    if baseline and reference:
+        size, count = len(prompts), samples
+        same = np.empty((size, count, count), dtype=bool)
+        for prompt, one, other in np.ndindex(same.shape):
+            written, theirs = responses[one * size + prompt], baseline.responses[other * size + prompt]
+            same[prompt, one, other] = written.tokens == theirs.tokens
+        wins = win_shares(scores.total, reference.total[:, :count], same)
     return Measured(
         scores=scores,
         kl=kl,
         rewards=scores.total - ppo.kl_coef * penalties,
         critic=_critic(ppo, batch, prompts, samples) if ppo.has_critic else None,
         reference=reference,
-        wins=_wins(scores, reference, responses, baseline.responses) if baseline and reference else None,
+        wins=wins,
     )
 
 
@@ -263,12 +271,3 @@ def _critic(ppo: PPO, batch: Experience, prompts: Sequence[Prompt], samples: int
     values, returns, mask = (np.array(filled(x), dtype=np.float64) for x in (batch.values, batch.returns, batch.mask))
     sums: Floats = critic_sums(values, returns, mask).reshape(samples, -1, 5).sum(axis=0)
     return sums
-
-
-def _wins(scores: Scores, reference: Scores, responses: Sequence[Response], references: Sequence[Response]) -> Floats:
-    """Return the win shares [P] of the policy's responses against the reference's from the same draws."""
-    count, samples = scores.total.shape
-    same = np.empty((count, samples, samples), dtype=bool)
-    for prompt, one, other in np.ndindex(same.shape):
-        same[prompt, one, other] = responses[one * count + prompt].tokens == references[other * count + prompt].tokens
-    return win_shares(scores.total, reference.total[:, :samples], same)

@@ -31,11 +31,6 @@ class _Row:
     to_begin: int  # tokens whose decoding step has not begun
     ended: Literal["", "stop token", "stop text", "length"] = ""
 
-    @property
-    def is_going(self) -> bool:
-        """Return whether this response needs another token."""
-        return not self.ended and self.to_begin > 0
-
 
 class Response(NamedTuple):
     """Response of the policy to one prompt, including the tokens that it was begun with."""
@@ -137,7 +132,7 @@ def _change_rows(decoding: Decoding, rows: Sequence[_Row], waiting: list[int], k
 
     Either copies the caches of all rows.
     """
-    going = [number for number in decoding.rows if rows[number].is_going]
+    going = [number for number in decoding.rows if not rows[number].ended and rows[number].to_begin > 0]
     room = decoding.at_most - len(going)
     refill = bool(waiting) and room >= min(len(waiting), max(int(decoding.at_most * _REFILL_AT), 1))
     if refill or len(decoding.rows) - len(going) >= max(len(decoding.rows) * _DROP_AT, 1):

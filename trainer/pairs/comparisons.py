@@ -55,20 +55,14 @@ def load_preferences(config: PreferenceDataConfig) -> Reading:
     return reading
 
 
-class ModelAndComparisons(NamedTuple):
-    """Model and comparisons of a run, before the adapter is put on."""
-
-    model: LoadedModel
-    data: Comparisons
-    warnings: Sequence[str]  # of reading them
-
-
 def load_material(
     config: Schema,
     preferences: Iterable[Preference] | None,
     compare: Callable[[Iterable[Preference], LoadedTokenizer, Schema], Comparisons],
-) -> ModelAndComparisons:
+) -> tuple[LoadedModel, Comparisons, Sequence[str]]:
     """Read the preferences of `config`, or `preferences` instead, then load the model: a broken row costs no loading.
+
+    Returns the model before the adapter is put on, the comparisons, and warnings of reading them.
 
     compare: returns them as comparisons. Raises TrainerError.
     """
@@ -77,7 +71,7 @@ def load_material(
     data = compare(loaded or preferences or (), tokenizer, config)
     classifier = isinstance(config, RewardModelConfig)
     model = load_backbone(config.model, classifier=classifier, tokenizer=tokenizer)
-    return ModelAndComparisons(model, data, loaded.warnings if loaded else [])
+    return model, data, loaded.warnings if loaded else []
 
 
 def _stored(store: PreferenceStore) -> Iterator[Preference]:

@@ -31,6 +31,7 @@ Row = dict[str, Any]
 Record = TypeVar("Record", Judgement, Origin, SessionPlan, SessionRecord)
 K_WAY_FIELDS = ("version", "prompt", "completions", *(one.name for one in fields(Judgement)), "origins", "columns")
 
+_EMPTY: tuple[Any, ...] = ("", None, (), [], {})
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _ADAPTERS: dict[Any, TypeAdapter[Any]] = {
     one: TypeAdapter(one) for one in (Judgement, Origin, SessionPlan, SessionRecord)
@@ -164,7 +165,8 @@ def from_json(value: Any, place: str, name: str) -> Any:
 def as_json(value: Any) -> str:
     """Return `value` as JSON text that can be encoded in UTF-8. Raises DataError if it is not a JSON value."""
     try:
-        return as_utf8(_ENCODER.encode(value))
+        # A lone surrogate, which UTF-8 cannot encode, becomes its escape.
+        return _ENCODER.encode(value).encode("utf-8", "backslashreplace").decode()
     except (TypeError, ValueError, RecursionError) as error:
         raise DataError(f"cannot save this preference: {error}; give plain JSON values") from None
 
@@ -181,16 +183,11 @@ def guidelines_hash(text: str) -> str:
 
 def payload(preference: Preference) -> str:
     """Return the JSON of what a store's row says besides prompt, completions and labeller. Raises DataError."""
-
-    def filled(values: Row) -> Row:
-        return {name: value for name, value in values.items() if value not in ("", None, (), [], {})}
-
-    values = filled(preference_values(preference))
-    del values["version"], values["prompt"], values["completions"]
-    values.pop("labeller", None)
-    if "origins" in values:
-        values["origins"] = [*map(filled, values["origins"])]
-    return as_json(values)
+    values = preference_values(preference)
+    origins = [{k: v for k, v in one.items() if v not in _EMPTY} for one in values["origins"]]
+    elsewhere = ("version", "prompt", "completions", "labeller")
+    found = (values | {"origins": origins}).items()
+    return as_json({k: v for k, v in found if k not in elsewhere and v not in _EMPTY})
 
 
 def stored(payload: str, prompt: str, completions: str, **more: Any) -> Preference:

@@ -50,14 +50,15 @@ async def begin(screen: Any, pilot: Any) -> None:
 
 
 async def test_one_key_starts_training_and_the_charts_move() -> None:
-    async with workbench(scripted_run.done) as (screen, pilot):
+    script = Script(scripted_run.done)
+    async with workbench(script) as (screen, pilot):
         before = screen_text(screen)
         await start_run(pilot)
         await until(pilot, lambda: "✓ done" in status(screen))
         assert "iteration 12/12" in status(screen)
         assert screen_text(screen) != before
         assert "1.200" in screen_text(screen)  # the score of the last iteration
-        assert screen.supervisor._train.received["preset"] == "quickstart"  # type: ignore[union-attr]
+        assert script.received["preset"] == "quickstart"
 
 
 async def test_space_pauses_and_resumes_and_the_footer_shows_only_what_applies() -> None:

@@ -153,19 +153,9 @@ def _key(text: str) -> str:
 
 def _read(path: Path, problems: list[str]) -> tuple[str, dict[str, Any]]:
     """Return the preset that a key file names ("" for none), and its entries by id."""
-    try:
-        raw = read_toml(path)
-    except FileNotFoundError:
-        return "", {}
-    except OSError as failure:
-        problems.append(f"{path.name}: cannot be read: {failure.strerror}")
-        return "", {}
-    except UnicodeDecodeError:
-        problems.append(f"{path.name}: is not UTF-8 text")
-        return "", {}
-    except ValueError as failure:
-        problems.append(f"{path.name}: cannot be read as TOML: {failure}")
-        return "", {}
+    raw, problem = read_own(path)
+    if problem and path.exists():
+        problems.append(f"{path.name}: {problem}")
     for key in raw.keys() - {"preset", "keys"}:
         near = meant(key, ("preset", "keys"))
         problems.append(f"{path.name}: {key} is not a key of this file{near}: bindings go under [keys]")
@@ -178,6 +168,18 @@ def _read(path: Path, problems: list[str]) -> tuple[str, dict[str, Any]]:
         problems.append(f"{path.name}: keys = {keys!r}: write it as a table, [keys]")
         keys = {}
     return preset, dict(_flat(keys))
+
+
+def read_own(path: Path) -> tuple[dict[str, Any], str]:
+    """Read a TOML file that the user has written; return its content, and why it cannot be read."""
+    try:
+        return read_toml(path), ""
+    except OSError as failure:
+        return {}, f"cannot be read: {failure.strerror}"
+    except UnicodeDecodeError:
+        return {}, "is not UTF-8 text"
+    except ValueError as failure:
+        return {}, f"cannot be read as TOML: {failure}"
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -23,9 +23,7 @@ from textual.css.model import RuleSet
 from textual.filter import LineFilter
 from textual.theme import Theme
 
-from trainer.errors import ConfigError
-from trainer.files import read_toml
-from workbench.kit.keys import meant
+from workbench.kit.keys import meant, read_own
 from workbench.text import visible
 
 # For every widget that it styles, Textual looks up every rule of its stylesheets, by a hash computed in Python. This
@@ -108,36 +106,20 @@ def own_themes(folder: Path) -> tuple[dict[str, Theme], list[str]]:
     own: dict[str, Theme] = {}
     problems: list[str] = []
     for path in theme_files(folder):
-        try:
-            theme = read_theme(path)
-        except ConfigError as broken:
-            problems += str(broken).splitlines()
-            continue
-        if theme.name in taken:
-            problems.append(f"{path}: name = {theme.name!r} is taken by {taken[theme.name].name}")
+        raw, problem = read_own(path)
+        found = [problem] if problem else [*theme_problems(raw)]
+        if not found and (name := raw["name"]) in taken:
+            found = [f"name = {name!r} is taken by {taken[name].name}"]
+        if found:
+            problems += [visible(f"{path}: {one}") for one in found]
         else:
-            taken[theme.name], own[theme.name] = path, theme
-    return own, [*map(visible, problems)]
+            taken[name], own[name] = path, theme_of(raw)
+    return own, problems
 
 
 def theme_files(folder: Path) -> list[Path]:
     """Return the theme files in order of name. Regular files only: a pipe or a socket would block the reader."""
     return sorted(path for path in folder.glob("*.toml") if path.is_file())
-
-
-def read_theme(path: Path) -> Theme:
-    """Read a theme file. Raises ConfigError with all its problems."""
-    try:
-        raw = read_toml(path)
-    except OSError as failure:
-        raise ConfigError([f"cannot be read: {failure.strerror}"], str(path)) from None
-    except UnicodeDecodeError:
-        raise ConfigError(["is not UTF-8 text"], str(path)) from None
-    except ValueError as failure:
-        raise ConfigError([f"cannot be read as TOML: {failure}"], str(path)) from None
-    if problems := [*theme_problems(raw)]:
-        raise ConfigError(problems, str(path))
-    return theme_of(raw)
 
 
 def theme_problems(raw: Mapping[str, Any]) -> Iterator[str]:

@@ -22,7 +22,7 @@ _CANNOT_PLACE = ("dumb", "unknown")
 _QUESTION = b"\x1b]11;?\x1b\\\x1b[c"  # the colour, then what every terminal answers, which ends the waiting
 _COLOR = re.compile(rb"\x1b\]11;(?:rgba?:([0-9a-fA-F]+)/([0-9a-fA-F]+)/([0-9a-fA-F]+)[^\x07\x1b]*)?(?:\x07|\x1b\\)")
 _FENCE = re.compile(rb"\x1b\[\?[0-9;]*c")
-_PATIENCE = 1.0  # seconds, for a slow line; an answer that comes later would be taken for keys
+PATIENCE = 1.0  # seconds, for a slow line; an answer that comes later would be taken for keys
 _MIDDLE = 0.5  # luma from which a background is light
 
 
@@ -99,7 +99,7 @@ def _ask(reader: int, writer: int) -> tuple[bytes, bytes]:
     try:
         tty.setcbreak(reader, termios.TCSANOW)  # TCSAFLUSH would drop what is typed
         os.write(writer, _QUESTION)
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + PATIENCE
         while not _FENCE.search(received) and (left := end - time.monotonic()) > 0:
             if select.select([reader], [], [], left)[0]:
                 if not (data := os.read(reader, 1024)):

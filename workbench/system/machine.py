@@ -35,7 +35,7 @@ def this_machine() -> Machine:
     if sys.platform == "darwin":
         most = int(memory.total * _UNIFIED)
         return Machine(f"{platform.machine()} GPU", most, most, memory.total)
-    if not blas.mlx_runs_on_linux_cpu() and (gpu := _nvidia()):
+    if not blas.mlx_runs_on_linux_cpu() and (gpu := nvidia_gpu()):
         name, size = gpu
         return Machine(name, size, size, size)
     library = {"mkl": "MKL", "openblas": "OpenBLAS", "mlx": "no fast BLAS"}
@@ -51,7 +51,7 @@ def room_for(model: BackboneConfig) -> int:
 
 
 @cache
-def _nvidia() -> tuple[str, int] | None:
+def nvidia_gpu() -> tuple[str, int] | None:
     """Return name and bytes of the first NVIDIA GPU; None if its driver does not say."""
     program = shutil.which("nvidia-smi")
     if program is None:

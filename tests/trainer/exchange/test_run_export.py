@@ -64,69 +64,58 @@ def checkpoint(made: Path, name: str) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("name", ["head", "own"])
-def test_the_policy_is_the_runs_bit_for_bit_and_begins_a_run(made: Path, tmp_path: Path, name: str) -> None:
+def test_policy_and_critic_are_the_runs_and_begin_a_run(made: Path, tmp_path: Path, name: str) -> None:
     export(made, name, tmp_path / "out")
     snapshot, actor = checkpoint(made, name)
     found = read_peft(tmp_path / "out" / "policy", "llama")
     assert found.parameters.keys() == snapshot.policy.keys()
-    assert all(mx.array_equal(found.parameters[key], snapshot.policy[key]) for key in snapshot.policy)
+    assert all(mx.array_equal(found.parameters[key], snapshot.policy[key]) for key in snapshot.policy), "bit for bit"
     assert (found.rank, found.scale, found.base) == (8, 20.0, str((made / "model").resolve()))
     began = load_backbone(BackboneConfig(path=found.base, adapter=str(tmp_path / "out" / "policy"))).backbone
     plain = load_backbone(BackboneConfig(path=found.base)).backbone
     tokens = mx.array([SEQUENCES[0]])
     np.testing.assert_allclose(began(tokens), actor.backbone(tokens), atol=2e-5)
     assert float(mx.abs(plain(tokens) - began(tokens)).max()) > 0.01
+    model, of = ClassifierModel(tmp_path / "out" / "value-model"), [mx.array([one]) for one in SEQUENCES]
+    scores = [float(model.scores(one, mx.array([one.size]))[0]) for one in of]
+    values = [float(actor(one, mx.array([1]), one.size - 1, want="values").values[0, -1]) for one in of]
+    assert scores == pytest.approx(values, rel=1e-3, abs=1e-7)
+    assert np.std(scores) > 1e-4
 
 
-def test_the_scores_of_the_exported_reward_model_are_ours(made: Path, tmp_path: Path) -> None:
-    export(made, "head", tmp_path / "out")
+def test_an_export_has_the_scores_the_prompts_and_the_settings_of_its_run_and_its_readme_says_so(
+    made: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    found = export(made, "head", out)
     expected = load_reward_model(made / "runs" / "rm").score(SEQUENCES)
-    model = ClassifierModel(tmp_path / "out" / "reward-model")
-    np.testing.assert_allclose(model.scores(mx.array(pad(SEQUENCES)), LENGTHS), expected, atol=1e-5)
+    np.testing.assert_allclose(
+        ClassifierModel(out / "reward-model").scores(mx.array(pad(SEQUENCES)), LENGTHS), expected, atol=1e-5
+    )
     assert np.std(expected) > 0.1
-    card = json.loads((tmp_path / "out" / "reward-model" / "config.json").read_text())
+    card = json.loads((out / "reward-model" / "config.json").read_text())
     assert (card["num_labels"], card["std"], card["pad_token_id"]) == (1, 1.0, 256)
-    arrays: dict[str, mx.array] = dict(mx.load(str(tmp_path / "out" / "reward-model" / "model.safetensors")))  # type: ignore[arg-type]
+    arrays: dict[str, mx.array] = dict(mx.load(str(out / "reward-model" / "model.safetensors")))  # type: ignore[arg-type]
     assert arrays["score.weight"].shape == (1, 32)
     assert not any(name.startswith("lm_head") or "lora" in name for name in arrays)
     assert "model.layers.1.self_attn.q_proj.weight" in arrays
 
-
-@pytest.mark.parametrize("name", ["head", "own"])
-def test_the_values_of_the_exported_critic_are_ours(made: Path, tmp_path: Path, name: str) -> None:
-    export(made, name, tmp_path / "out")
-    _, actor = checkpoint(made, name)
-    model = ClassifierModel(tmp_path / "out" / "value-model")
-    found = [float(model.scores(mx.array([one]), mx.array([len(one)]))[0]) for one in SEQUENCES]
-    values = [
-        float(actor(mx.array([one]), mx.array([1]), len(one) - 1, want="values").values[0, -1]) for one in SEQUENCES
-    ]
-    assert found == pytest.approx(values, rel=1e-3, abs=1e-7)
-    assert np.std(found) > 1e-4
-
-
-def test_the_prompts_are_those_of_the_run(made: Path, tmp_path: Path) -> None:
-    export(made, "head", tmp_path / "out")
-    rows = {
-        name: [json.loads(line)["prompt"] for line in (tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()]
+    train, held_out = (
+        [json.loads(line)["prompt"] for line in (out / f"{name}.jsonl").read_text().splitlines()]
         for name in ("prompts", "prompts-held-out")
-    }
-    assert sorted(rows["prompts"] + rows["prompts-held-out"]) == sorted(PROMPTS)
-    assert len(rows["prompts-held-out"]) == 3
-    table = pyarrow.parquet.read_table(tmp_path / "out" / "verl" / "prompts.parquet").to_pylist()
-    assert [row["prompt"] for row in table] == [[{"role": "user", "content": text}] for text in rows["prompts"]]
+    )
+    assert sorted(train + held_out) == sorted(PROMPTS)
+    assert len(held_out) == 3
+    table = pyarrow.parquet.read_table(out / "verl" / "prompts.parquet").to_pylist()
+    assert [row["prompt"] for row in table] == [[{"role": "user", "content": text}] for text in train]
     assert {"data_source", "reward_model", "extra_info"} <= table[0].keys()
 
-
-def test_the_readme_and_the_content_agree(made: Path, tmp_path: Path) -> None:
-    found = export(made, "head", tmp_path / "out")
-    assert all((tmp_path / "out" / name).exists() for name in found.contents)
-    text = (tmp_path / "out" / "README.md").read_text()
-    assert all(f"| {name} |" in text for name in found.contents)
+    text = (out / "README.md").read_text()
+    assert all((out / name).exists() and f"| {name} |" in text for name in found.contents)
     assert "## TRL" in text
-    about = json.loads((tmp_path / "out" / "trl" / "config.json").read_text())
+    about = json.loads((out / "trl" / "config.json").read_text())
     assert (about["reward_model"], about["value_model"]) == ("reward-model", "value-model")
-    compile((tmp_path / "out" / "trl" / "train.py").read_text(), "train.py", "exec")
+    compile((out / "trl" / "train.py").read_text(), "train.py", "exec")
 
 
 def test_an_export_is_replaced_only_by_force_and_whole(made: Path, tmp_path: Path) -> None:
@@ -236,30 +225,21 @@ def test_the_base_model_can_be_named_or_copied(made: Path, tmp_path: Path) -> No
     assert all(mx.array_equal(mine[name], copy[name]) for name in mine)
 
 
-def test_conversations_are_exported_as_messages(made: Path, tmp_path: Path) -> None:
-    data = ("data.chat='always'", "data.system='Be kind.'", "run.name=chat", "ppo.iterations=1")
-    _with_template(made)
-    record(tiny_config(made, *data))
+def test_conversations_are_exported_as_messages_and_not_beside_texts(made: Path, tmp_path: Path) -> None:
+    card = made / "model" / "tokenizer_config.json"
+    template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    card.write_text(json.dumps(json.loads(card.read_text()) | {"chat_template": template}))
+    record(tiny_config(made, "data.chat='always'", "data.system='Be kind.'", "run.name=chat", "ppo.iterations=1"))
     export(made, "chat", tmp_path / "out")
     row = json.loads((tmp_path / "out" / "prompts.jsonl").read_text().splitlines()[0])
     assert [turn["role"] for turn in row["prompt"]] == ["system", "user"]
     assert row["prompt"][0]["content"] == "Be kind."
-
-
-def _with_template(made: Path) -> None:
-    card = made / "model" / "tokenizer_config.json"
-    template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
-    card.write_text(json.dumps(json.loads(card.read_text()) | {"chat_template": template}))
-
-
-def test_texts_and_conversations_in_one_file_are_refused(made: Path, tmp_path: Path) -> None:
-    _with_template(made)
     mixed = tmp_path / "mixed.jsonl"
     rows = [{"prompt": text} for text in PROMPTS] + [{"prompt": [{"role": "user", "content": "Hello?"}]}]
     mixed.write_text("".join(json.dumps(row) + "\n" for row in rows))
     record(tiny_config(made, f"data.prompts='{mixed}'", "run.name=mixed", "ppo.iterations=1"))
     with pytest.raises(DataError, match="has both texts and messages"):
-        export(made, "mixed", tmp_path / "out")
+        export(made, "mixed", tmp_path / "mixed")
 
 
 def test_a_function_that_is_the_whole_reward_goes_to_trl(made: Path, tmp_path: Path) -> None:

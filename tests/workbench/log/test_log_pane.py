@@ -47,7 +47,9 @@ async def logging(
 
 
 def lines(app: App[None]) -> list[str]:
-    return [entry.text for entry in app.query_one(LogList)._items]
+    table = app.query_one(LogList)
+    found = (table.text_of_line(place) for place in range(table.virtual_size.height))
+    return [line[0][12:] for line in found if line]
 
 
 async def test_the_pane_shows_what_was_added_since_the_start_and_obeys_none_of_it(tmp_path: Path) -> None:

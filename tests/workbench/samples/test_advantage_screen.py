@@ -237,10 +237,10 @@ async def test_arrows_go_to_the_neighbours_and_escape_gives_the_token_reached() 
         await pilot.pause()
         first = drawn(app)
         await pilot.press("right", "right", "right")
-        assert "token 8 of 8" in str(screen.query_one(AdvantageSum)._border_title)
+        assert "token 8 of 8" in str(screen.query_one(AdvantageSum).border_title)
         assert drawn(app) != first
         await pilot.press("left")
-        assert "token 7 of 8" in str(screen.query_one(AdvantageSum)._border_title)
+        assert "token 7 of 8" in str(screen.query_one(AdvantageSum).border_title)
         assert drawn(app) == first
         await pilot.press("left", "escape")
         await pilot.pause()

@@ -68,7 +68,7 @@ class Showing(ThemedApp[None]):
 
     @property
     def shown(self) -> str:
-        return "\n".join(plain(line) for line in self.screen.query_one(DiffText)._lines)
+        return self.screen.query_one(DiffText).text.rstrip("\n")
 
     def line(self, name: str) -> str:
         return str(self.screen.query_one(f"#history-{name}", Static).render())

@@ -20,9 +20,9 @@ from workbench.system.machine import room_for, this_machine
 @pytest.fixture(autouse=True)
 def _memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=100, available=40))
-    machine._nvidia.cache_clear()
+    machine.nvidia_gpu.cache_clear()
     yield
-    machine._nvidia.cache_clear()
+    machine.nvidia_gpu.cache_clear()
 
 
 def smi(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:

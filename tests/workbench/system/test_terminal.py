@@ -94,7 +94,7 @@ def test_the_answer_says_whether_the_ground_is_light(answer: bytes, light: bool 
 def test_what_is_typed_while_the_terminal_is_asked_is_returned(
     received: bytes, environment: str, light: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workbench.system.environment._PATIENCE", 0.1)
+    monkeypatch.setattr("workbench.system.environment.PATIENCE", 0.1)
     monkeypatch.setenv("COLORFGBG", environment)
     master, inner = pty.openpty()
     try:

@@ -33,6 +33,7 @@ from trainer.reward_model.predictions import (
 )
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
+from workbench.kit.pane import Throttled
 from workbench.reward_model.pairs import RewardPairList, RewardPairText
 from workbench.reward_model.pane import RewardModelPane
 
@@ -196,6 +197,7 @@ async def workbench(size: tuple[int, int] = (120, 40)) -> AsyncIterator[tuple[Wo
     app = Workbench()
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
+        app.pane.reader.listing = Throttled(rests=False)
         app.pane.take_focus()
         yield app, pilot
 
@@ -206,6 +208,5 @@ async def look(pilot: Pilot[None]) -> None:
     assert isinstance(app, Workbench)
     await settle(pilot)  # a look that is under way began before now
     for _ in range(2):
-        app.pane.reader._listing._rest_until = 0.0
         app.pane.read()
         await settle(pilot)

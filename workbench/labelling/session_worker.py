@@ -60,11 +60,11 @@ T = TypeVar("T")
 
 AHEAD = 12  # items ahead of the labeller; with fewer, a quick queue fills in for a slow one
 _FULL = 24  # most items ahead
-_LOOK = 1.0  # seconds between checks whether a queue has more
-_RETRY = 5.0  # seconds until an item that could not be saved is put again
+LOOK = 1.0  # seconds between checks whether a queue has more
+RETRY = 5.0  # seconds until an item that could not be saved is put again
 _REST = 0.5  # seconds without a label after which rates and agreement are counted
-_PAUSE = 2.0  # least seconds between two counts of the win rate
-_SHARE = 20  # pause after a count, as a multiple of its duration: labels wait for a count
+PAUSE = 2.0  # least seconds between two counts of the win rate
+SHARE = 20  # pause after a count, as a multiple of its duration: labels wait for a count
 _NICENESS = 15  # of scoring: training and the screen go first
 _WAY_OUT = "look at it with ppo-workbench reward-model eval"
 
@@ -271,7 +271,7 @@ class SessionWorker:
             elif self._drawn is None and state.ahead >= _FULL:
                 wait = math.inf
             elif (item := self._drawn or mixture.draw(hurry=state.ahead < AHEAD)) is None:
-                report, wait = report._replace(waiting=mixture.waiting), 0.0 if mixture.exhausted else _LOOK
+                report, wait = report._replace(waiting=mixture.waiting), 0.0 if mixture.exhausted else LOOK
             else:
                 self._drawn = item
                 try:
@@ -286,7 +286,7 @@ class SessionWorker:
                 nothing = "" if items else f"{record.labeller} has judged everything: add another queue"
                 report = report._replace(problem="; ".join(left_out) or nothing)
         except StorageError as error:
-            report, wait = report._replace(problem=str(error)), _RETRY
+            report, wait = report._replace(problem=str(error)), RETRY
         except Interrupted:
             report = report._replace(ended=True)
         except TrainerError as error:
@@ -311,7 +311,7 @@ class SessionWorker:
             self.win_rate_problem = ""
         except TrainerError as error:
             self.win_rate_problem = one_line(error)
-        self._due = time.monotonic() + max(_PAUSE, _SHARE * (time.monotonic() - began))
+        self._due = time.monotonic() + max(PAUSE, SHARE * (time.monotonic() - began))
         return math.inf
 
     def _opened(self) -> PreferenceStore:

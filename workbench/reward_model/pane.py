@@ -126,7 +126,7 @@ class RewardModelPane(Pane):
         self._marked: list[str] = []  # keys, in the order of marking
         self._opened = False
         self._order, self._reverse = next(iter(ORDERS)), False
-        self._listed: Sequence[PairPrediction] = ()
+        self.listed: Sequence[PairPrediction] = ()  # the pairs, as filtered and sorted
 
     def compose(self) -> ComposeResult:
         yield Static(id="reward-heading", markup=False)
@@ -191,8 +191,8 @@ class RewardModelPane(Pane):
     def _show(self) -> None:
         reader, listed, words = self.reader, self.query_one(RewardPairList), self.query_one(FilterField).value.strip()
         self.query_one(RewardCharts).show(reader.view, reader.predictions)
-        self._listed = chosen_pairs(self._pairs, words, self._order, reverse=self._reverse)
-        stays = listed.show(self._listed, self._marked, self._empty_message(words))
+        self.listed = chosen_pairs(self._pairs, words, self._order, reverse=self._reverse)
+        stays = listed.show(self.listed, self._marked, self._empty_message(words))
         if self._opened and not stays:
             self._open(False)  # the pair is no longer listed, and the keys would act on another one
         problems = [f"✖ {visible(problem)}" for problem in (reader.problem, *reader.problems) if problem]
@@ -202,7 +202,7 @@ class RewardModelPane(Pane):
         about_pairs = ""
         if reader.predictions is not None:
             order = f"{self._order}, reversed" if self._reverse else self._order
-            filtered = len(self._listed) if words else None
+            filtered = len(self.listed) if words else None
             about_pairs = pairs_heading(reader.predictions, len(self._marked), order=order, filtered=filtered)
         self.query_one("#reward-pairs", Static).update(about_pairs)
         parts = list[str]()
@@ -276,7 +276,7 @@ class RewardModelPane(Pane):
             case "filter" | "sort":
                 return not self._opened and bool(self._pairs)
             case "export":
-                return bool(self._listed)
+                return bool(self.listed)
             case "go":
                 return len(self.reader.runs) > (self.reader.place >= 0)
             case "next_chart":
@@ -314,7 +314,7 @@ class RewardModelPane(Pane):
         self.query_one(RewardPairList).action_first()
 
     def action_export(self) -> None:
-        pairs = self._listed
+        pairs = self.listed
         question = f"Save {counted(len(pairs), 'pair')} as"
         ask_and_save(self, question, "pairs.jsonl", lambda path: write_lines(path, export_rows(pairs)))
 
@@ -368,4 +368,4 @@ class RewardModelPane(Pane):
     @property
     def _wrong(self) -> tuple[str, ...]:
         """Keys of the listed pairs that the model gets wrong, each once."""
-        return tuple(dict.fromkeys(pair.key for pair in self._listed if not pair.is_tie and pair.lead < 0))
+        return tuple(dict.fromkeys(pair.key for pair in self.listed if not pair.is_tie and pair.lead < 0))

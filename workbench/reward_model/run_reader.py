@@ -41,7 +41,7 @@ class RunReader:
         self.runs_dir = runs_dir.absolute()
         self.runs: list[RunSummary] = []  # of reward models, newest first
         self.problem = ""  # why the folder cannot be read
-        self._listing = Throttled()
+        self.listing = Throttled()
         self._states: Mapping[Path, State] | None = None
 
     def _show(self, folder: Path | None) -> None:
@@ -73,9 +73,9 @@ class RunReader:
 
     async def read_runs(self) -> None:
         """List the folder's runs, unless that is under way or was done a short time ago."""
-        listing, runs_dir = self._listing, self.runs_dir
+        listing, runs_dir = self.listing, self.runs_dir
         found = await listing.read(partial(read_runs, runs_dir, self._states))
-        if found is None or listing is not self._listing:  # nothing new, or another folder was requested since
+        if found is None or listing is not self.listing:  # nothing new, or another folder was requested since
             return
         runs = [run for run in found.runs if run.kind == REWARD_MODEL]
         self.runs = sorted(runs, key=lambda run: (run.started or 0.0, run.name), reverse=True)

@@ -53,7 +53,7 @@ class LabellingController:
         self._policies: PolicyThread | None = None  # of the run that is labelled, if it is not on the screen
         self._asked: list[Future[Answer]] = []  # questions whose answers the session waits for
         store = opening.store if opening else None
-        self.worker = SessionWorker(store or default_store(Path.cwd()), self._ask_run)
+        self.worker = SessionWorker(store or default_store(Path.cwd()), self.ask_run)
         self.training: RewardTraining | None = None  # of a reward model; its run need not have a folder yet
         self._starting = False  # the training
 
@@ -174,7 +174,7 @@ class LabellingController:
         self._let_go()
         self._panes.label.end()
 
-    def _ask_run(self, folder: Path, question: Question, left: threading.Event) -> Answer:
+    def ask_run(self, folder: Path, question: Question, left: threading.Event) -> Answer:
         """Return what the model of the run in `folder` writes; called on threads of the queues.
 
         left: set once the session was left. Raises Interrupted then.

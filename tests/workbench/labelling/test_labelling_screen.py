@@ -369,5 +369,5 @@ async def test_of_the_runs_that_are_labelled_one_at_most_has_its_model_loaded(mo
         assert [future.cancelled() for future in asked] == [True] * 3, "what the session asked is written no further"
         (left := threading.Event()).set()
         with pytest.raises(Interrupted, match="labelling has ended"):
-            await asyncio.to_thread(screen.labelling._ask_run, Path("runs/a"), question, left)
+            await asyncio.to_thread(screen.labelling.ask_run, Path("runs/a"), question, left)
         assert len(FakePolicies.made) == 2, "a question that comes late loads no model"

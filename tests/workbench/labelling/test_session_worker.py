@@ -53,9 +53,20 @@ def opened(path: Path, *arguments: Any) -> Iterator[SessionWorker]:
         worker.join(60)
 
 
+class LimitedStore(PreferenceStore):
+    """A store that may have no more than `pages` pages, as on a full disk."""
+
+    pages = 1_000_000
+
+    def transaction(self) -> Any:
+        self.connection.execute(f"PRAGMA max_page_count = {self.pages}")
+        return super().transaction()
+
+
 @pytest.fixture
-def worker(path: Path) -> Iterator[SessionWorker]:
+def worker(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SessionWorker]:
     """Return a worker with a session of five items."""
+    monkeypatch.setattr(session_worker, "PreferenceStore", LimitedStore)
     with opened(path) as worker:
         worker.begin("ann", PLAN, "Be kind.")
         assert worker.put(items(5)).result().ahead == 4
@@ -160,18 +171,19 @@ def test_calls_that_need_a_session_say_so_without_one_and_make_no_store(path: Pa
     ],
 )
 def test_a_write_refused_by_a_full_disk_did_not_happen_and_can_be_repeated(
-    worker: SessionWorker, path: Path, write: Callable[[SessionWorker], Future[SessionState]], after: tuple[int, ...]
+    worker: SessionWorker,
+    path: Path,
+    write: Callable[[SessionWorker], Future[SessionState]],
+    after: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def hold(pages: int) -> None:
-        worker._call(lambda: worker._opened().connection.execute(f"PRAGMA max_page_count = {pages}")).result()
-
     before = label(worker, 0).result()
-    hold(1)
+    monkeypatch.setattr(LimitedStore, "pages", 1)
     with pytest.raises(StorageError, match="the disk is full; free space"):
         write(worker).result()
     assert worker.state is not None
     assert replace(worker.state, progress=before.progress) == before
-    hold(1_000_000)
+    monkeypatch.setattr(LimitedStore, "pages", 1_000_000)
     assert places(write(worker).result()) == after
     with PreferenceStore(path) as store:
         assert check_store(store) == []
@@ -320,7 +332,7 @@ def test_a_quick_queue_fills_in_for_a_slow_one_only_where_items_run_short(path: 
 def test_items_of_newer_iterations_come_as_they_are_written(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_worker, "_LOOK", 0.01)
+    monkeypatch.setattr(session_worker, "LOOK", 0.01)
     run = run_folder(tmp_path / "run", prompts=2)
     with opened(path) as worker:
         with run.lock():
@@ -335,7 +347,7 @@ def test_items_of_newer_iterations_come_as_they_are_written(
 def test_an_item_waits_for_a_full_disk_and_one_that_the_store_cannot_keep_is_left_out(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_worker, "_RETRY", 0.01)
+    monkeypatch.setattr(session_worker, "RETRY", 0.01)
     put, full = LabelSession.put, [True]
 
     def try_put(session: LabelSession, given: list[Item]) -> None:
@@ -378,8 +390,8 @@ def test_a_bug_in_a_call_is_that_of_the_calls_after_it(worker: SessionWorker, mo
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     """Return a finished run whose policy is compared with its reference; counts are made without a pause."""
-    monkeypatch.setattr(session_worker, "_PAUSE", 0.0)
-    monkeypatch.setattr(session_worker, "_SHARE", 0)
+    monkeypatch.setattr(session_worker, "PAUSE", 0.0)
+    monkeypatch.setattr(session_worker, "SHARE", 0)
     folder = run_folder(tmp_path / "run", prompts=30, samples=1)
     journal = Journal(folder.events)
     journal.emit(StateChanged(state="done"))
@@ -417,7 +429,7 @@ def test_a_changed_win_rate_is_reported_and_the_labels_right_before_the_end_are_
         wait(lambda: len(win_rates(run)) == 1)
         wins(worker, 1)
         wait(lambda: len(win_rates(run)) == 2)
-        monkeypatch.setattr(session_worker, "_PAUSE", 60.0)
+        monkeypatch.setattr(session_worker, "PAUSE", 60.0)
         worker.undo().result()
         wait(lambda: len(win_rates(run)) == 3)
         wins(worker, 9)

@@ -24,7 +24,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def listed(app: Workbench) -> list[str]:
     """Return the prompts listed, from the top."""
-    return [str(pair.prompt) for pair in app.query_one(RewardPairList)._items]
+    return [str(pair.prompt) for pair in app.pane.listed]
 
 
 def test_pairs_are_sorted_with_ties_last_and_filtered_by_all_words() -> None:
@@ -72,7 +72,7 @@ async def test_the_keys_filter_sort_and_export_the_list(tmp_path: Path) -> None:
         await pilot.press("enter", "o")
         await until(pilot, lambda: "least sure first" in app.screen_text)
         assert sorted(listed(app)) == sorted(filtered)
-        leads = [abs(one.lead) for one in app.query_one(RewardPairList)._items]
+        leads = [abs(one.lead) for one in app.pane.listed]
         assert leads == sorted(leads)
         await pilot.press("O")
         await until(pilot, lambda: "least sure first, reversed" in app.screen_text)
@@ -98,7 +98,8 @@ async def test_a_wide_pane_shows_the_selected_pair_beside_the_list() -> None:
         assert text.display
         for key in ("down", "down", "up"):
             await pilot.press(key)
-            assert text._pair is app.pane.selected
+            assert app.pane.selected is not None
+            assert str(app.pane.selected.prompt) in app.opened
         assert text.region.x >= app.query_one(RewardPairList).region.right
         assert app.focused is app.query_one(RewardPairList)
         await pilot.press("enter")

@@ -53,10 +53,10 @@ _DEEP_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{DEEPEST}}}")
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
-def lock(descriptor: int, how: int) -> None:
+def lock(descriptor: int, operation: int) -> None:
     """Lock an open file as `fcntl.flock` does. Raises OSError; its message says so if the file system has no locks."""
     try:
-        fcntl.flock(descriptor, how)
+        fcntl.flock(descriptor, operation)
     except OSError as error:
         if error.errno in _NO_LOCKS:
             raise OSError(error.errno, "its file system has no file locks") from None

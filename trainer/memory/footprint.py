@@ -62,15 +62,6 @@ class MicroBatch(NamedTuple):
     responses: int = 0  # positions of each whose logits are computed
 
 
-class Adapted(NamedTuple):
-    """A linear layer of each block that has an adapter."""
-
-    name: str
-    inputs: int
-    outputs: int
-    experts: int  # that have one each; 1 without a mixture of experts
-
-
 class RewardPass(NamedTuple):
     """The forward pass of a reward model."""
 
@@ -131,10 +122,11 @@ def micro_batch(rows: int, length: int, budget: int, *, responses: int = 0) -> M
     return MicroBatch(min(rows, max(1, budget // length)), length, responses)
 
 
-def adapted_layers(model: BackboneConfig, shape: ModelShape) -> list[Adapted]:
+def adapted_layers(model: BackboneConfig, shape: ModelShape) -> list[tuple[str, int, int, int]]:
     """Return the layers that `model.lora_targets` mean in the common families. Other names count nothing.
 
-    Layers of experts are meant by their full name, such as `mlp.switch_mlp.up_proj`, or all of them by `experts`.
+    Layers of experts are meant by their full name, such as `mlp.switch_mlp.up_proj`, or all of them by `experts`. Each
+    is given with its inputs, its outputs, and the experts that have one each; 1 without a mixture of experts.
     """
     hidden, queries, keys = shape.hidden, shape.heads * shape.head_size, shape.kv_heads * shape.head_size
     linear = {
@@ -161,7 +153,7 @@ def adapted_layers(model: BackboneConfig, shape: ModelShape) -> list[Adapted]:
         elif end in linear:
             chosen.add((end, False))
     return [
-        Adapted(name, *(experts if of_experts else linear)[name], shape.experts if of_experts else 1)
+        (name, *(experts if of_experts else linear)[name], shape.experts if of_experts else 1)
         for name, of_experts in sorted(chosen)
     ]
 
@@ -169,7 +161,7 @@ def adapted_layers(model: BackboneConfig, shape: ModelShape) -> list[Adapted]:
 def adapter_parameters(model: BackboneConfig, shape: ModelShape) -> int:
     """Return the number of weights of one adapter."""
     layers = min(model.lora_layers or shape.layers, shape.layers)
-    sizes = (one.experts * (one.inputs + one.outputs) for one in adapted_layers(model, shape))
+    sizes = (experts * (inputs + outputs) for _, inputs, outputs, experts in adapted_layers(model, shape))
     return layers * model.lora_rank * sum(sizes)
 
 
@@ -227,9 +219,9 @@ def training(config: AnyConfig, model: HeldModel, batch: MicroBatch) -> Parts:
     # The gradient of adapters needs their inputs in float32. Layers that read the same state share it, unless it has
     # another type: then each has its own copy.
     inputs: dict[object, int] = {}
-    for one in adapted_layers(config.model, shape):
-        read = one.name if width < 4 else _READS.get(one.name, one.name)
-        inputs[read, one.experts] = one.inputs * (shape.routes if one.experts > 1 else 1)
+    for name, size, _, experts in adapted_layers(config.model, shape):
+        read = name if width < 4 else _READS.get(name, name)
+        inputs[read, experts] = size * (shape.routes if experts > 1 else 1)
     kept += 4 * sum(inputs.values())
     # In the last block, the backward pass of the MLP, or the forward pass of attention, which makes what is kept.
     block = max((7 * shape.hidden + 10 * shape.inner) * exact, _block(model, batch.length) - kept)

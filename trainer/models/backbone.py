@@ -214,7 +214,7 @@ def quantize_backbone(backbone: nn.Module, bits: int) -> None:
     """
     choice = getattr(backbone, "quant_predicate", None) or (lambda *_: True)
 
-    def how(name: str, module: nn.Module) -> bool | dict[str, int]:
+    def packing(name: str, module: nn.Module) -> bool | dict[str, int]:
         if not hasattr(module, "to_quantized") or not (chosen := choice(name, module)):
             return False
         own = chosen["bits"] if isinstance(chosen, dict) else bits
@@ -222,7 +222,7 @@ def quantize_backbone(backbone: nn.Module, bits: int) -> None:
             ({"group_size": size, "bits": own} for size in (64, 32) if module.weight.shape[-1] % size == 0), False
         )
 
-    nn.quantize(backbone, class_predicate=how)
+    nn.quantize(backbone, class_predicate=packing)
 
 
 def quantize_warning(config: BackboneConfig) -> str:

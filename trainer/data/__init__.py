@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -143,26 +143,30 @@ def encode_prompts(rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig
     too_long: list[int] = []
     skipped: list[DataError] = []
     notes: set[str] = set()
-    for row, ahead in _encoded_ahead(rows, tokenizer, config):
-        try:
-            prompt = render_prompt(row, ahead, config, notes)
-        except DataError as error:
-            skipped.append(error)
-            if not config.skip_broken:
-                raise DataError(f"{error} (data.skip_broken = true leaves such rows out)") from error
-            continue
-        if (count := len(prompt.tokens)) > limit:
-            too_long.append(count)
-            if config.too_long == "error":
-                raise DataError(
-                    f"{_name(row)} has {count} tokens, data.max_prompt_tokens = {limit}: raise it, "
-                    "or set data.too_long to 'drop' or 'truncate'"
-                )
-            if config.too_long == "drop":
+    ahead = EncodingAhead(tokenizer)
+    for part in ahead.parts(rows):
+        if config.chat != "always":
+            ahead.prepare([row.prompt for row in part if isinstance(row.prompt, str)], add_special_tokens=True)
+        for row in part:
+            try:
+                prompt = render_prompt(row, ahead, config, notes)
+            except DataError as error:
+                skipped.append(error)
+                if not config.skip_broken:
+                    raise DataError(f"{error} (data.skip_broken = true leaves such rows out)") from error
                 continue
-            tokens = last_tokens(prompt.tokens, limit, tokenizer.bos_token_id)
-            prompt = prompt._replace(text=tokenizer.decode(tokens), tokens=tokens)
-        prompts.append(prompt)
+            if (count := len(prompt.tokens)) > limit:
+                too_long.append(count)
+                if config.too_long == "error":
+                    raise DataError(
+                        f"{_name(row)} has {count} tokens, data.max_prompt_tokens = {limit}: raise it, "
+                        "or set data.too_long to 'drop' or 'truncate'"
+                    )
+                if config.too_long == "drop":
+                    continue
+                tokens = last_tokens(prompt.tokens, limit, tokenizer.bos_token_id)
+                prompt = prompt._replace(text=tokenizer.decode(tokens), tokens=tokens)
+            prompts.append(prompt)
     if too_long and not prompts:
         shortest, longest = min(too_long), max(too_long)
         raise DataError(
@@ -173,17 +177,6 @@ def encode_prompts(rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig
         raise skipped[0]
     dropped = len(rows) - len(prompts) - len(skipped)
     return EncodedPrompts(prompts, dropped, len(too_long) - dropped, skipped, sorted(notes))
-
-
-def _encoded_ahead(
-    rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig
-) -> Iterator[tuple[PromptRow, EncodingAhead]]:
-    """Yield each of `rows` with a tokenizer that knows the tokens of its plain text."""
-    ahead = EncodingAhead(tokenizer)
-    for part in ahead.parts(rows):
-        if config.chat != "always":
-            ahead.prepare([row.prompt for row in part if isinstance(row.prompt, str)], add_special_tokens=True)
-        yield from ((row, ahead) for row in part)
 
 
 def render_prompt(

@@ -221,10 +221,6 @@ def _json_name(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-def _read_text(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
-    yield from (SourceRow(place, {column: line}) for place, line in _lines(path))
-
-
 def _read_jsonl(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
     for place, line in _lines(path):
         try:
@@ -370,5 +366,5 @@ READERS: dict[str, Reader] = {
     ".csv": _read_csv,
     ".tsv": _read_csv,
     ".parquet": _read_parquet,
-    ".txt": _read_text,
+    ".txt": lambda path, column, broken: (SourceRow(place, {column: line}) for place, line in _lines(path)),
 }

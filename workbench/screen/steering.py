@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,8 @@ from workbench.screen.dialogs import (
 from workbench.screen.panes import Panes
 from workbench.system.code_trust import trusted_code, untrusted_code
 from workbench.training.alarms import AlarmScreen, FixScreen
+
+_COUNT = re.compile(r"\s*0*[1-9]\d{0,8}\s*")  # of iterations
 
 Steer = Request | Literal["alarm", "fix"]
 """What a key of the main screen asks for: a request to the run, or to see its alarms or apply the first fix."""
@@ -153,8 +156,9 @@ class Steering:
         done = found[0].ppo.iterations
         if await asyncio.to_thread(is_complete, run, done):
             question = f"{run.name} is complete after {done} iterations. How many more?"
-            more = await app.push_screen_wait(TextPromptScreen(question, str(done), _problem_of_count))
-            if more is None:
+            wrong = "Enter a number of iterations, 1 or more"
+            prompt = TextPromptScreen(question, str(done), lambda text: "" if _COUNT.fullmatch(text) else wrong)
+            if (more := await app.push_screen_wait(prompt)) is None:
                 return
             longer = [*overrides, f"ppo.iterations={done + int(more)}"]
             if (found := await panes.tried(asyncio.to_thread(_read_run, folder, longer), "start")) is None:
@@ -360,11 +364,6 @@ def _read_run(folder: Path, overrides: Sequence[str]) -> tuple[Config, ConfigDoc
     """Return the configuration of the run in `folder` with these settings, and its document. Raises UsageError."""
     tables = parse_overrides([*overrides])
     return load_config(RunFolder(folder).config, tables), ConfigDocument.of_run(folder, tables)
-
-
-def _problem_of_count(text: str) -> str:
-    text = text.strip()
-    return "" if text.isdecimal() and len(text) < 10 and int(text) else "Enter a number of iterations, 1 or more"
 
 
 def _branch_document(run: RunFolder, at: int) -> ConfigDocument:

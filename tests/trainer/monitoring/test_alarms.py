@@ -60,41 +60,30 @@ def test_codes_and_evidence_are_described_in_words_and_units() -> None:
     ]
 
 
-def test_an_alarm_stays_active_for_a_fixed_number_of_iterations() -> None:
-    view = folded(started(iterations=100), iteration(5), alarm(5))
-    for number in range(6, 5 + ACTIVE_ITERATIONS):
-        view.take(iteration(number))
-        assert standing(view) == ["kl_high"], number
-    view.take(iteration(5 + ACTIVE_ITERATIONS))
-    assert standing(view) == []
+TWO = (alarm(1), alarm(2, code="truncation", fixes=[]))
 
 
-def test_an_alarm_raised_again_replaces_itself_and_is_the_newest() -> None:
-    view = folded(started(), alarm(1), alarm(2, code="truncation"), alarm(3, level="error"))
-    assert [(alarm.code, alarm.iteration) for alarm in view.alarms] == [("truncation", 2), ("kl_high", 3)]
-
-
-def test_the_first_alarm_raised_in_an_iteration_is_the_most_urgent_and_comes_first() -> None:
-    codes = ("truncation", "kl_high", "repetition")
-    view = folded(started(), alarm(2, code="old"), *(alarm(3, code=code) for code in codes))
-    assert standing(view) == ["old", "repetition", "kl_high", "truncation"]
-    first = texts(alarm_lines(view.alarms, 80, 3, "!"))[0]
-    assert first.startswith(" ⚠ 3 truncation")
-
-
-def test_an_alarm_ends_when_a_setting_of_its_fixes_changes_and_at_no_other_change() -> None:
-    view = folded(started(), alarm(1), alarm(2, code="truncation", fixes=[]))
-    view.take(changed(2, "optim.policy_lr"))
-    assert standing(view) == ["kl_high", "truncation"]
-    view.take(changed(2))
-    assert standing(view) == ["truncation"]
-
-
-def test_a_rollback_or_a_new_run_ends_all_alarms_and_the_end_of_the_run_ends_none() -> None:
-    alarms = (started(), alarm(1), alarm(2, code="truncation", fixes=[]))
-    assert len(folded(*alarms, ended("stopped", 2)).alarms) == 2
-    assert folded(*alarms, RolledBack(iteration=2, to=1, reason="x")).alarms == []
-    assert folded(*alarms, started(name="other")).alarms == []
+@pytest.mark.parametrize(
+    ("events", "codes"),
+    [
+        ((alarm(5), iteration(4 + ACTIVE_ITERATIONS)), ["kl_high"]),
+        ((alarm(5), iteration(5 + ACTIVE_ITERATIONS)), []),
+        ((alarm(1), alarm(2, code="truncation"), alarm(3, level="error")), ["truncation", "kl_high"]),  # again: newest
+        # The first of an iteration is the most urgent; lists begin at the end.
+        (
+            (alarm(2, code="old"), alarm(3, code="first"), alarm(3), alarm(3, code="x")),
+            ["old", "x", "kl_high", "first"],
+        ),
+        ((*TWO, changed(2, "optim.policy_lr")), ["kl_high", "truncation"]),
+        ((*TWO, changed(2)), ["truncation"]),  # a setting of its fixes
+        ((*TWO, ended("stopped", 2)), ["kl_high", "truncation"]),
+        ((*TWO, RolledBack(iteration=2, to=1, reason="x")), []),
+        ((*TWO, started(name="other")), []),
+    ],
+)
+def test_how_long_an_alarm_stays_active(events: tuple[Event, ...], codes: list[str]) -> None:
+    view = folded(started(iterations=100), *events)
+    assert standing(view) == codes
 
 
 def test_a_resume_keeps_earlier_alarms_and_drops_those_that_are_raised_again() -> None:

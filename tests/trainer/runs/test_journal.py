@@ -14,17 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted_run import ended, evaluation, iteration, started
 
 from trainer.errors import StorageError
 from trainer.events import (
     Alert,
     CheckpointSaved,
-    Evaluation,
     Event,
     Iteration,
     PhaseProgress,
-    RunEnded,
-    RunStarted,
     SamplePreview,
     SamplesWritten,
 )
@@ -32,27 +30,9 @@ from trainer.runs import journal as journal_module
 from trainer.runs.journal import Journal, JournalReader, read_journal
 
 
-def iteration(number: int, **values: Any) -> Iteration:
-    numbers: dict[str, Any] = {f.name: 0.5 for f in dataclasses.fields(Iteration) if f.type == "float"}
-    numbers |= {f.name: 3 for f in dataclasses.fields(Iteration) if f.type == "int"}
-    return Iteration(**(numbers | {"seconds": {"generate": 1.5}, "iteration": number} | values))
-
-
-def started(resumed_at: int | None = None) -> RunStarted:
-    return RunStarted(
-        name="a", folder="runs/a", model="starter", device="cpu", dtype="float32", parameters=1, trainable=1,
-        prompts=1, eval_prompts=0, iterations=10, seed=0, versions={"mlx": "0"}, resumed_at=resumed_at,
-    )  # fmt: skip
-
-
 def samples(number: int) -> SamplesWritten:
     preview = SamplePreview(prompt='"\n\u2028', completion="é\udc80", score=1.0, kl=0.5, truncated=False)
     return SamplesWritten(iteration=number, path="", rows=1, previews=[preview])
-
-
-def evaluation(number: int) -> Evaluation:
-    numbers = dict.fromkeys(("score_mean", "score_std", "kl", "response_length", "truncated", "seconds"), 0.5)
-    return Evaluation(iteration=number, prompts=1, **numbers)
 
 
 def saved(number: int) -> CheckpointSaved:
@@ -61,10 +41,6 @@ def saved(number: int) -> CheckpointSaved:
 
 def alert(number: int) -> Alert:
     return Alert(iteration=number, level="warning", code="kl", message="KL is high: raise ppo.kl_coef")
-
-
-def ended() -> RunEnded:
-    return RunEnded(state="done", exit_code=0, reason="all iterations", iteration=3)
 
 
 def write(path: Path, *events: Event) -> None:
@@ -240,7 +216,14 @@ def test_a_resumed_run_supersedes_what_it_repeats_and_nothing_else(path: Path) -
     write(path, started(), *done, *again)
     counts = [event for event in done if event.iteration <= 2 or isinstance(event, Alert)]
     assert read_journal(path).events == [started(), *counts, *again]
-    several = [*map(iteration, (1, 2, 3)), started(2), *map(iteration, (3, 4)), started(1), iteration(2), started(9)]
+    several = [
+        *map(iteration, (1, 2, 3)),
+        started(resumed_at=2),
+        *map(iteration, (3, 4)),
+        started(resumed_at=1),
+        iteration(2),
+        started(resumed_at=9),
+    ]
     write(other := path.with_name("other.jsonl"), *several)
     numbers = [event.iteration for event in read_journal(other).events if isinstance(event, Iteration)]
     assert numbers == [1, 2], "the lowest of several resumptions counts for what comes before it"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 import math
@@ -22,32 +21,16 @@ from typing import Any
 import pytest
 from run_folders import checkpoint, config
 from runs_helper import newest_checkpoint
+from scripted_run import ended, iteration, started
 
 from trainer.config import load_config
 from trainer.errors import StorageError, UsageError, cannot_write
-from trainer.events import Alarm, Event, Iteration, RunEnded, RunStarted
+from trainer.events import Alarm, Event
 from trainer.runs.checkpoint_files import checkpoints, keep_for_others, prune_checkpoints
 from trainer.runs.folder import RunFolder, check_name_is_free, create_run, open_run, trash_run, versions
 from trainer.runs.journal import Journal
 from trainer.runs.listing import RunSummary, list_runs
 from workbench.cli.main import main
-
-
-def iteration(number: int, **values: Any) -> Iteration:
-    numbers: dict[str, Any] = {f.name: 0.5 for f in dataclasses.fields(Iteration) if f.type == "float"}
-    numbers |= {f.name: 3 for f in dataclasses.fields(Iteration) if f.type == "int"}
-    return Iteration(**(numbers | {"seconds": {}, "iteration": number} | values))
-
-
-def started(resumed_at: int | None = None) -> RunStarted:
-    return RunStarted(
-        name="a", folder="runs/a", model="SmolLM2", device="cpu", dtype="float32", parameters=1, trainable=1,
-        prompts=1, eval_prompts=0, iterations=10, seed=0, versions={}, resumed_at=resumed_at,
-    )  # fmt: skip
-
-
-def ended(state: Any, reason: str = "", after: int = 3, **alarms: str) -> RunEnded:
-    return RunEnded(state=state, exit_code=0, reason=reason, iteration=after, alarms=alarms)
 
 
 def journal(folder: RunFolder, *events: Event) -> None:
@@ -271,22 +254,25 @@ TWO = [iteration(1, score_mean=1.0), iteration(2, score_mean=5.0)]
     ("events", "expected"),
     {
         "how far it came, and means of the last five": (
-            [*SIX, ended("done", after=6)],
+            [*SIX, ended(iteration=6)],
             {"state": "done", "iteration": 6, "iterations": 10, "score": 3.0, "kl": 2.0, "problem": ""},
         ),
         "one that ended while the second was evaluated": (
-            [*TWO, ended("stopped", after=1)],
+            [*TWO, ended("stopped", iteration=1)],
             {"state": "stopped", "iteration": 1, "score": 1.0},
         ),
         "no finite numbers": ([iteration(1, score_mean=math.nan, kl=math.inf)], {"score": None, "kl": None}),
         "one finite number": (
             [iteration(1, score_mean=math.nan, kl=math.inf), iteration(2, score_mean=2.0)],
-            {"score": 2.0, "kl": 0.5},
+            {"score": 2.0, "kl": 1.0},
         ),
-        "a failure has its reason": ([*TWO, ended("failed", "disk full")], {"state": "failed", "problem": "disk full"}),
+        "a failure has its reason": (
+            [*TWO, ended("failed", iteration=2, reason="disk full")],
+            {"state": "failed", "problem": "disk full"},
+        ),
         "no end": (TWO, {"state": "interrupted", "iteration": 2}),
         "a resumed one counts from its checkpoint, and forgets its old end": (
-            [*TWO, iteration(3, score_mean=100.0), ended("stopped"), started(resumed_at=2)],
+            [*TWO, iteration(3, score_mean=100.0), ended("stopped", iteration=3), started(resumed_at=2)],
             {"state": "interrupted", "iteration": 2, "score": 3.0},
         ),
     }.values(),
@@ -297,7 +283,7 @@ def test_a_summary_is_of_the_events_that_count(
     journal(folder, started(), *events)
     found = summary(folder)
     assert {name: getattr(found, name) for name in expected} == expected
-    assert (found.name, found.model) == ("alpha", "SmolLM2")
+    assert (found.name, found.model) == ("alpha", "starter")
     assert found.started == pytest.approx(folder.config.stat().st_mtime, abs=60)
     with folder.lock():
         assert summary(folder).state == "training"
@@ -305,11 +291,11 @@ def test_a_summary_is_of_the_events_that_count(
 
 def test_a_summary_has_the_alarms_that_are_open_the_worst_first(folder: RunFolder) -> None:
     reported = Alarm(iteration=3, level="error", code="kl_high", message="far", evidence={}, advice="")
-    journal(folder, started(), iteration(3), reported, ended("done"))
+    journal(folder, started(), iteration(3), reported, ended(iteration=3))
     assert summary(folder).alarms == {"kl_high": "error"}
-    journal(folder, started(3), iteration(30), ended("done"))
+    journal(folder, started(resumed_at=3), iteration(30), ended(iteration=30))
     assert summary(folder).alarms == {}, "told 27 iterations ago"
-    journal(folder, started(30), ended("done", throughput="warning", step_nan="error"))
+    journal(folder, started(resumed_at=30), ended(iteration=3, alarms={"throughput": "warning", "step_nan": "error"}))
     assert list(summary(folder).alarms.items()) == [("step_nan", "error"), ("throughput", "warning")]
 
 
@@ -345,7 +331,7 @@ def test_a_damaged_configuration_is_a_problem_of_one_line(folder: RunFolder, con
     journal(folder, started(), iteration(1))
     folder.config.write_bytes(content)
     found = summary(folder)
-    assert (found.iteration, found.iterations, found.model) == (1, 10, "SmolLM2")
+    assert (found.iteration, found.iterations, found.model) == (1, 12, "starter")
     assert "config.toml" in found.problem
     assert found.problem.endswith(reason)
     assert "\n" not in found.problem
@@ -361,7 +347,10 @@ def test_a_damaged_journal_is_a_problem_of_one_line(folder: RunFolder, content: 
 
 def test_damage_at_the_end_of_a_journal_is_reported_with_the_origin_of_the_numbers(folder: RunFolder) -> None:
     journal(
-        folder, started(), *(iteration(number, kl=number, score_mean=number) for number in range(1, 11)), ended("done")
+        folder,
+        started(),
+        *(iteration(number, kl=number, score_mean=number) for number in range(1, 11)),
+        ended(iteration=10),
     )
     assert (summary(folder).damaged, summary(folder).problem) == (False, "")
     lines = folder.events.read_bytes().splitlines(keepends=True)

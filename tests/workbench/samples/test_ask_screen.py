@@ -18,6 +18,7 @@ from textual.widgets import Input, OptionList, Select, Static
 from themed_app import ThemedApp
 from token_samples import token_sample
 from waiting import until
+from workbench_app import screen_text as text_of
 
 from trainer.errors import ModelError, UsageError
 from trainer.questions import Answer, Question
@@ -96,11 +97,6 @@ async def asking(
         await app.push_screen(screen)
         await pilot.pause()
         yield trainer, screen, pilot
-
-
-def text_of(screen: AskScreen) -> str:
-    strips = screen._compositor.render_strips()
-    return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)
 
 
 def status(screen: AskScreen) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from samples_app import Run, Workbench, open_sample, opened, samples_pane, settle, show
-from scripted_run import samples
 from textual.widgets import Input, Static
 from token_samples import SETTINGS, sample_row
 from waiting import until
@@ -68,7 +67,7 @@ async def test_enter_shows_one_token_by_token_and_escape_the_list_again(run: Run
         assert app.query_one(SampleList).cursor == 1
 
 
-async def test_a_sample_that_is_open_stays_while_training_goes_on(run: Run) -> None:
+async def test_an_open_sample_stays_while_training_goes_on_until_an_iteration_is_chosen(run: Run) -> None:
     async with open_sample(run, "of 1", size=(60, 24)) as (app, pilot, _):
         run.write(2, "of 2")
         await show(pilot, run)
@@ -77,30 +76,25 @@ async def test_a_sample_that_is_open_stays_while_training_goes_on(run: Run) -> N
         await pilot.press("escape")
         await settle(pilot)
         assert "of 2" in app.drawn, "closed, the newest is followed as before"
-
-
-async def test_an_iteration_chosen_on_the_charts_takes_the_place_of_the_open_sample(run: Run) -> None:
-    async with samples_pane(run, size=(60, 24)) as (app, pilot):
-        run.write(1, "of 1")
-        run.write(2, "of 2")
-        await opened(pilot, run)
-        app.pane.show_iteration(1)
+        await pilot.press("enter")
+        await settle(pilot)
+        app.pane.show_iteration(1)  # as the charts do
         await settle(pilot)
         assert app.query_one(SampleList).display
-        assert "of 1" in app.drawn
         run.write(3, "of 3")
         await show(pilot, run)
         assert "of 1" in app.drawn, "asked for, so it stays"
 
 
-async def test_the_next_sample_and_the_one_before_are_a_key_away(run: Run) -> None:
-    async with open_sample(run, "zero", "one", "two", size=(60, 24)) as (app, pilot, _):
+async def test_a_double_click_opens_a_sample_and_the_others_are_a_key_away(run: Run) -> None:
+    async with samples_pane(run, "zero", "one", "two", size=(60, 24)) as (app, pilot):
+        await pilot.click(SampleList, offset=(5, 1), times=2)
         seen = []
-        for key in ("n", "n", "n", "N"):
-            await pilot.press(key)
+        for key in ("", "n", "n", "n", "N"):
+            await pilot.press(*filter(None, [key]))
             await settle(pilot)
             seen.append(app.pane.opened and app.pane.opened.key.row)
-        assert seen == [1, 2, 2, 1]
+        assert seen == [0, 1, 2, 2, 1]
 
 
 async def test_the_inspector_describes_the_token_under_the_cursor(run: Run) -> None:
@@ -112,17 +106,6 @@ async def test_the_inspector_describes_the_token_under_the_cursor(run: Run) -> N
             await pilot.press("right")
         assert text.cursor == 2
         assert inspector.region.x > text.region.right - 1, "beside the text where there is room"
-
-
-async def test_enter_on_a_token_lays_out_its_advantage_and_the_cursor_follows(run: Run) -> None:
-    async with open_sample(run, "zero one two") as (app, pilot, text):
-        await pilot.press("enter")
-        await pilot.pause()
-        assert isinstance(app.screen, AdvantageScreen)
-        await pilot.press("right", "escape")
-        await pilot.pause()
-        assert text.cursor == 1
-        assert text.has_focus
 
 
 async def test_the_scale_of_the_batch_is_that_of_all_its_tokens_and_ends_with_its_iteration_and_run(
@@ -277,18 +260,6 @@ async def test_a_missing_or_damaged_file_is_reported_and_the_list_stays(run: Run
         await settle(pilot)
         assert "a later one" in app.drawn, "the list follows the run"
         assert all("step-000001" in reported and "\n" not in reported for reported in app.reported)
-
-
-async def test_previews_of_a_run_without_files_cannot_be_opened_and_the_way_out_is_named(run: Run) -> None:
-    app = Workbench()
-    run.view.take(samples(4, ("Once upon", " a preview")))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await show(pilot, run)
-        app.pane.take_focus()
-        await pilot.press("enter")
-        await settle(pilot)
-        assert app.query_one(SampleList).display
-        assert any("run.save_samples = true" in reported for reported in app.reported)
 
 
 async def test_the_text_of_a_sample_is_selected_as_it_reads_without_blocks_and_breaks(run: Run) -> None:

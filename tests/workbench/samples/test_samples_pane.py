@@ -43,6 +43,9 @@ async def test_the_newest_iteration_is_followed_and_its_scores_are_shown(run: Ru
         assert app.heard == [(1, [0.1, 0.2]), (2, [0.1])]
         await show(pilot, run)
         assert len(app.heard) == 2, "nothing changed, so nothing is read"
+        run.write(2, "anew")
+        await show(pilot, run)
+        assert "anew" in app.drawn, "a resumed run repeated it"
 
 
 async def test_earlier_and_later_iterations_are_those_with_samples(run: Run) -> None:
@@ -88,6 +91,10 @@ async def test_a_run_that_keeps_no_files_shows_previews_and_no_scores() -> None:
         assert "a preview" in app.drawn
         assert "tokens" not in app.drawn
         assert "no files are saved" in app.heading
+        app.pane.take_focus()
+        await pilot.press("enter")
+        assert app.query_one(SampleList).display
+        assert any("run.save_samples = true" in reported for reported in app.reported)
         app.pane.show_iteration(2)
         await settle(pilot)
         assert "run.save_samples" in " ".join(app.drawn.split())
@@ -138,13 +145,6 @@ async def test_another_run_starts_from_nothing_but_keeps_search_and_order(run: R
         assert app.heading.endswith("by KL ↓")
 
 
-async def test_an_iteration_that_a_resumed_run_repeated_is_read_again(run: Run) -> None:
-    async with samples_pane(run, "before", size=(60, 20)) as (app, pilot):
-        run.write(1, "anew")
-        await show(pilot, run)
-        assert "anew" in app.drawn
-
-
 async def test_the_screen_responds_while_a_file_is_read_and_only_the_wanted_one_is_read_next(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,14 +186,6 @@ async def test_hostile_samples_are_drawn_within_the_pane_at_every_size(run: Run,
             assert {cell_len(widget.render_line(y).text) for y in range(widget.size.height)} == {width}
         assert "[@click=app.quit]x[/] ␛[31m" in "".join(line.strip() + " " for line in app.drawn.splitlines())
         assert app.is_running
-
-
-async def test_a_double_click_opens_a_sample(run: Run) -> None:
-    async with samples_pane(run, "zero", "one", size=(60, 20)) as (app, pilot):
-        await pilot.click(SampleList, offset=(5, 6), times=2)
-        await settle(pilot)
-        assert app.query_one(SampleView).display
-        assert "one" in app.drawn
 
 
 async def test_the_search_lists_matches_and_reports_what_it_cannot_understand(run: Run) -> None:
@@ -259,21 +251,11 @@ async def test_a_mark_is_kept_in_the_run_and_can_be_searched_for(run: Run) -> No
         await pilot.press("slash", *"is:marked", "enter")
         await settle(pilot)
         assert [sample.key for sample in app.query_one(SampleList).samples] == [(1, 1)]
+        app.set_keymap({"sample-filter.clear": "f12"})
         await pilot.press("m")
         await settle(pilot)
         assert len(app.query_one(SampleList).samples) == 0
-        assert "No matching samples. Press esc in the search to show all." in app.drawn
-
-
-async def test_the_key_that_shows_all_samples_again_is_the_users(run: Run) -> None:
-    async with samples_pane(run) as (app, pilot):
-        app.set_keymap({"sample-filter.clear": "f12"})
-        run.write(1, "one")
-        await show(pilot, run)
-        app.pane.take_focus()
-        await pilot.press("slash", *"three", "enter")
-        await settle(pilot)
-        assert "No matching samples. Press F12 in the search to show all." in app.drawn
+        assert "No matching samples. Press F12 in the search to show all." in app.drawn, "the user's key"
 
 
 async def test_the_next_outlier_is_that_of_the_iteration(run: Run) -> None:

@@ -160,6 +160,9 @@ async def test_a_click_moves_and_a_double_click_explains() -> None:
         await pilot.press("left", "escape")
         await pilot.pause()
         assert text.cursor == 6
+        assert text.has_focus
+        await pilot.press("enter")
+        assert isinstance(pilot.app.screen, AdvantageScreen)
 
 
 async def test_each_channel_has_its_key_and_underlines_by_another() -> None:

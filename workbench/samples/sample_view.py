@@ -230,11 +230,12 @@ def color_legend(
     low, high, least, greatest = map(channel.number, (scale.low, scale.high, scale.least, scale.greatest))
     ramp: LegendLine = [(mark if blocks else " ", place / (len(BARS) - 1)) for place, mark in enumerate(BARS)]
     below, above = scale.least < scale.low and least != low, scale.greatest > scale.high and greatest != high
+    missing = f" · {scale.missing} NaN" if scale.missing else ""
     more = f"  from {least} to {greatest}" if below or above else ""
-    more += f"{_missing(scale)} · scale of {'the batch' if shared else 'this sample'}"
+    more += f"{missing} · scale of {'the batch' if shared else 'this sample'}"
     full: LegendLine = [name, (f"  {low} ", "text"), *ramp, (f" {high}", "text"), (more, "muted")]
     low, high = f"{'‹' if below else ' '}{low}", f"{high}{'›' * above}"
-    short: LegendLine = [name, (f" {low} ", "text"), *ramp, (f" {high}", "text"), (_missing(scale), "muted")]
+    short: LegendLine = [name, (f" {low} ", "text"), *ramp, (f" {high}", "text"), (missing, "muted")]
     return _fitting(full, width, short, short[:-1], [name, (f" {low} to {high}", "text")])
 
 
@@ -249,14 +250,10 @@ def underline_legend(channel: Channel, scale: ChannelScale | None, width: int) -
         if channel.diverging:
             text = text.replace("+", "±") if channel.signed else f"{channel.number(-size)}/{text}"
         bounds.append(text)
-    once, twice = bounds
-    full: LegendLine = [(f"{start}─ beyond {once}  ═ beyond {twice}{_missing(scale)}", "muted")]
-    short: LegendLine = [(f"{start}─ {once}  ═ {twice}{_missing(scale)}", "muted")]
+    (once, twice), missing = bounds, f" · {scale.missing} NaN" if scale.missing else ""
+    full: LegendLine = [(f"{start}─ beyond {once}  ═ beyond {twice}{missing}", "muted")]
+    short: LegendLine = [(f"{start}─ {once}  ═ {twice}{missing}", "muted")]
     return _fitting(full, width, short, [(f"{channel.label} ─ {once} ═ {twice}", "muted")])
-
-
-def _missing(scale: ChannelScale) -> str:
-    return f" · {scale.missing} NaN" if scale.missing else ""
 
 
 def _fitting(full: LegendLine, width: int, *shorter: LegendLine) -> LegendLine:

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 from rich.segment import Segment
 from rich.style import Style
-from textual import events
+from textual import events, work
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.message import Message
@@ -30,7 +30,6 @@ from workbench.run.sample_table import TokenSample
 from workbench.samples.advantage_screen import AdvantageScreen
 from workbench.samples.channels import (
     CHANNELS,
-    Channel,
     ChannelScale,
     ChannelValues,
     Ladder,
@@ -139,9 +138,9 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
 
     def watch_cursor(self) -> None:
         self._just_opened = False
-        self._refresh_cursor()
-        self._cursor_cells = self._layout.cells_of(self.cursor)
-        self._refresh_cursor()
+        before, self._cursor_cells = self._cursor_cells, self._layout.cells_of(self.cursor)
+        for line, _ in (*before, *self._cursor_cells):
+            self.refresh_lines(self._row_of(line))
         self._scroll_to_cursor()
         self.post_message(self.Moved())
 
@@ -213,30 +212,27 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
         """Underline by the channel of the colours, which may then become another; a second time, stop."""
         self.underline = "" if self.underline == self.channel else self.channel
 
-    def action_scale(self) -> None:
+    @work(exclusive=True, group="scale")
+    async def action_scale(self) -> None:
         """Draw the channel on the scale of the sample's batch, or on that of the sample again."""
-        if self.shared.pop(self.channel, None) is not None:
-            self._rescale(self.channel)
-        elif self.sample is not None and self._folder is not None:
-            sharing = self._share_scale(self._folder, self.sample, CHANNELS[self.channel])
-            self.run_worker(sharing, exclusive=True, group="scale")
+        channel, sample, folder = CHANNELS[self.channel], self.sample, self._folder
+        if sample is None or folder is None:
+            return
 
-    async def _share_scale(self, folder: RunFolder, sample: TokenSample, channel: Channel) -> None:
         def measure() -> ChannelScale:
             columns = read_channel_columns(folder, sample.key.iteration, channel.columns)
             ratios = [(ratio,) for ratio in columns.pop("ratios", ())]
             return channel_scale(channel.values(replace(sample, numbers=columns, ratios=ratios)), channel.diverging)
 
-        try:
-            scale = await asyncio.to_thread(measure)
-        except StorageError:
-            return
-        if self.sample and self._folder == folder and self.sample.key.iteration == sample.key.iteration:
+        if self.shared.pop(channel.name, None) is None:
+            try:
+                scale = await asyncio.to_thread(measure)
+            except StorageError:
+                return
+            if self.sample is None or (folder, sample.key.iteration) != (self._folder, self.sample.key.iteration):
+                return
             self.shared[channel.name] = scale
-            self._rescale(channel.name)
-
-    def _rescale(self, channel: str) -> None:
-        self._values.pop(channel, None)
+        self._values.pop(channel.name, None)
         self.watch_channel()
 
     def action_blocks(self) -> None:
@@ -349,10 +345,6 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
         self.virtual_size = Size(width + _MARGIN, self._row_of(len(self._layout.lines)))
         self._scroll_to_cursor()
         self.refresh()
-
-    def _refresh_cursor(self) -> None:
-        for line, _ in self._cursor_cells:
-            self.refresh_lines(self._row_of(line))
 
     def _scroll_to_cursor(self) -> None:
         """Scroll just enough to show the cursor.

@@ -184,8 +184,8 @@ def _encoded(
         by_prompt.setdefault(digest, []).append(
             EncodedPreference(
                 number=number,
-                sequences=[array("i", sequence.tokens) for sequence in sequences],
-                completions=[sequence.completion for sequence in sequences],
+                sequences=tuple(array("i", sequence.tokens) for sequence in sequences),  # less memory than a list
+                completions=tuple(sequence.completion for sequence in sequences),
                 judgement=known.setdefault(judgement, judgement),
                 source=sys.intern(comparison.origins[0].source) if comparison.origins else "",
                 content=json.dumps(content, ensure_ascii=False).encode(),
@@ -243,7 +243,8 @@ def _grouped(prompt: int, linked: Iterable[EncodedPreference], counts: Counter[s
         words = (frozenset(keys), tuple(frozenset(keys[place] for place in rank) for rank in judgement.ranking))
         counts["repeated"] += words in seen
         seen.add(words)
-    return Group(prompt, sequences, completions, tuple(judged), given[0].number if given else 0, given)
+    number = given[0].number if given else 0
+    return Group(prompt, tuple(sequences), tuple(completions), tuple(judged), number, tuple(given))
 
 
 def _nothing_to_learn(counts: Counter[str], config: PreferenceDataConfig, problems: Sequence[str]) -> DataError:

@@ -18,12 +18,13 @@ from trainer.config.reward_model import RewardModelConfig
 from trainer.engine.trainable import StepTraining
 from trainer.events import Alert, Phase, RewardModelEvaluation
 from trainer.files import PRIVATE, SHARED
+from trainer.models.adapters import Parameters
 from trainer.models.backbone import ScalarHead
 from trainer.models.trunk import check_grad_checkpoint
 from trainer.pairs.comparisons import Comparisons, load_material, reward_comparisons
 from trainer.pairs.groups import Group, changed_preferences
 from trainer.plurals import counted
-from trainer.reward_model.network import Read, RewardModel, Scores, score_sequences
+from trainer.reward_model.network import Read, RewardModel, Scale, Scores, score_sequences
 from trainer.reward_model.pair_evaluation import (
     Outcomes,
     baseline,
@@ -43,12 +44,10 @@ from trainer.reward_model.predictions import (
 )
 from trainer.reward_model.reward_learner import MOST_COMPARISONS, RewardLearner, check_enough, differences, fit_head
 from trainer.reward_model.snapshot import (
-    BestParameters,
     RewardModelSnapshot,
     load_snapshot,
     parts_of,
     save_snapshot,
-    with_parts,
 )
 from trainer.runs.folder import RunFolder
 
@@ -67,7 +66,9 @@ class RewardModelTraining(StepTraining):
         self._is_finished = False
         self.untrained: Baseline | None = None
         self.evaluation: dict[str, Any] | None = None
-        self.best: BestParameters | None = None
+        self.best: Parameters | None = None  # those of the best evaluation, after `best_iteration` steps
+        self.best_report: dict[str, Any] | None = None
+        self.best_iteration = 0
         self.predictions: Predictions | None = None  # on the held-out pairs, from the latest evaluation
         self._predicted: Predictions | None = None  # those that are not written yet
         self.without_better = 0
@@ -148,9 +149,10 @@ class RewardModelTraining(StepTraining):
         result = self._report(*self._held_out())
         self.evaluation = result.as_dict()
         # The first evaluation always counts as best, even if no pair is decided and its log-loss is NaN.
-        least = math.inf if self.best is None or self.best.report["log_loss"] is None else self.best.report["log_loss"]
-        if self.best is None or result.log_loss < least:
-            self.best, self.without_better = BestParameters(self.scorer.parameters(), self.evaluation, self.number), 0
+        least = self.best_report["log_loss"] if self.best_report is not None else None
+        if self.best_report is None or result.log_loss < (math.inf if least is None else least):
+            self.best, self.best_report, self.best_iteration = self.scorer.parameters(), self.evaluation, self.number
+            self.without_better = 0
         else:
             self.without_better += 1
 
@@ -163,14 +165,14 @@ class RewardModelTraining(StepTraining):
         """Restore the best parameters, and scale rewards to mean 0 and deviation 1 on the reference samples."""
         if self.data.held_out and self.number >= self.total:
             self.evaluate()
+        iteration = self.number
         if self.config.train.patience and self.best:
-            self.scorer.update(self.best.parameters)
-            self.evaluation = self.best.report
+            self.scorer.update(self.best)
+            self.evaluation, iteration = self.best_report, self.best_iteration
             if self.without_better:
                 self._held_out()  # the latest scores are of other parameters
         self._normalize()
         if self.evaluation is not None:
-            iteration = self.best.iteration if self.config.train.patience and self.best else self.number
             self._predict(report_from_dict(self.evaluation), iteration)
         self._is_finished = True
 
@@ -188,6 +190,8 @@ class RewardModelTraining(StepTraining):
             untrained=asdict(self.untrained) if self.untrained else None,
             report=self.evaluation,
             best=self.best,
+            best_report=self.best_report,
+            best_iteration=self.best_iteration,
             without_better=self.without_better,
             finished=self._is_finished,
         )
@@ -202,7 +206,8 @@ class RewardModelTraining(StepTraining):
         self.number, self.tokens = snapshot.iteration, snapshot.tokens
         self.is_prepared, self._is_finished = True, snapshot.finished
         self.untrained = Baseline(**snapshot.untrained) if snapshot.untrained else None
-        self.evaluation, self.best, self.without_better = snapshot.report, snapshot.best, snapshot.without_better
+        self.evaluation, self.without_better = snapshot.report, snapshot.without_better
+        self.best, self.best_report, self.best_iteration = snapshot.best, snapshot.best_report, snapshot.best_iteration
 
     def write(self, folder: Path, snapshot: RewardModelSnapshot) -> None:
         """Write a checkpoint."""
@@ -218,7 +223,8 @@ class RewardModelTraining(StepTraining):
 
     def take_over(self, state: dict[str, Any]) -> None:
         """Continue from the first rank's state."""
-        self.restore(with_parts(self.snapshot(), state, self.ranks.from_first))
+        here = self.snapshot()._replace(**state | {"scale": Scale(*state["scale"])})
+        self.restore(here._replace(**{"best": None, **self.ranks.from_first(parts_of(here)[1])}))
 
     def _fit_head(self) -> None:
         """Fit the head to the training comparisons, and scale the rewards again, since they have changed."""

@@ -7,7 +7,6 @@ reward_model.json describes how to use the model, state.json how to resume its t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,16 +43,16 @@ CARD = REWARD_MODEL
 
 
 class _State(BaseModel):
-    """Schema of state.json."""
+    """Schema of state.json: what a run continues from, besides arrays."""
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(strict=True)
 
-    iteration: NonNegativeInt
-    fingerprint: str
+    iteration: NonNegativeInt  # steps taken
+    fingerprint: str  # of the comparisons
     tokens: NonNegativeInt
-    best: dict[str, Any] | None
-    best_iteration: NonNegativeInt | None
-    without_better: NonNegativeInt
+    without_better: NonNegativeInt  # evaluations since the best
+    best_report: dict[str, Any] | None  # the evaluation with the lowest held-out log-loss so far
+    best_iteration: NonNegativeInt  # the step after which it was reached
 
 
 class _Card(BaseModel):
@@ -69,49 +68,38 @@ class _Card(BaseModel):
     finished: bool
 
 
-class BestParameters(NamedTuple):
-    """Parameters with the lowest held-out log-loss so far."""
-
-    parameters: Parameters
-    report: dict[str, Any]  # their evaluation
-    iteration: int  # the step after which they were reached
-
-
 class RewardModelSnapshot(NamedTuple):
     """State of a run between two steps. MLX arrays never change in place, so keeping one costs only references."""
 
-    iteration: int  # steps taken
+    iteration: int
     parameters: Parameters
     optimizer: dict[str, Any]
     adapter_config: dict[str, Any]
     scale: Scale
-    fingerprint: str  # of the comparisons
+    fingerprint: str
     length_slope: float  # of the length-only baseline
     tokens: int = 0
     untrained: dict[str, Any] | None = None  # the evaluation before the first step
     report: dict[str, Any] | None = None  # the latest evaluation of `parameters`
-    best: BestParameters | None = None
-    without_better: int = 0  # evaluations since the best
+    best: Parameters | None = None  # those of `best_report`
+    best_report: dict[str, Any] | None = None
+    best_iteration: int = 0
+    without_better: int = 0
     finished: bool = False
 
 
+_PLAIN = (*_State.model_fields, "scale", "untrained", "report", "finished")
+
+
 def parts_of(snapshot: RewardModelSnapshot) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what a run continues from: plain values, and arrays, as `with_parts` takes them."""
-    names = ("iteration", "tokens", "scale", "untrained", "report", "without_better", "finished")
-    best, arrays = snapshot.best, {"parameters": snapshot.parameters, "optimizer": snapshot.optimizer}
-    plain = {**{name: getattr(snapshot, name) for name in names}, "best": best and (best.report, best.iteration)}
-    return plain, {**arrays, "best": best.parameters} if best else arrays
+    """Return the fields that a run continues from: those of plain values, and those of arrays.
 
-
-def with_parts(
-    snapshot: RewardModelSnapshot, plain: dict[str, Any], arrays: Callable[[dict[str, Any]], dict[str, Any]]
-) -> RewardModelSnapshot:
-    """Return `snapshot` with the parts of another one. arrays: returns its arrays for some of the same shapes."""
-    best = plain["best"] and BestParameters(snapshot.parameters, *plain["best"])
-    snapshot = snapshot._replace(**{**plain, "scale": Scale(*plain["scale"]), "best": best})
-    found = arrays(parts_of(snapshot)[1])
-    best = snapshot.best and snapshot.best._replace(parameters=found.pop("best"))
-    return snapshot._replace(**found, best=best)
+    `best` is among the arrays if there is a best evaluation; without its own, it has the shapes of `parameters`.
+    """
+    arrays = {"parameters": snapshot.parameters, "optimizer": snapshot.optimizer}
+    if snapshot.best_report is not None:
+        arrays["best"] = snapshot.best or snapshot.parameters
+    return {name: getattr(snapshot, name) for name in _PLAIN}, arrays
 
 
 def save_snapshot(folder: Path, snapshot: RewardModelSnapshot, config: RewardModelConfig) -> None:
@@ -124,8 +112,8 @@ def save_snapshot(folder: Path, snapshot: RewardModelSnapshot, config: RewardMod
         save_adapter(adapter, snapshot.adapter_config, temporary / "adapter")
         write_arrays(temporary / "head.safetensors", head)
         write_arrays(temporary / "optimizer.safetensors", dict(tree_flatten(snapshot.optimizer)))
-        if snapshot.best:
-            write_arrays(temporary / "best.safetensors", snapshot.best.parameters)
+        if snapshot.best is not None:
+            write_arrays(temporary / "best.safetensors", snapshot.best)
         (temporary / CARD).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
 
     card = {
@@ -141,16 +129,8 @@ def save_snapshot(folder: Path, snapshot: RewardModelSnapshot, config: RewardMod
         "untrained": snapshot.untrained,
         "evaluation": snapshot.report,
     }
-    state = {
-        "format": STATE_FORMAT.version,
-        "iteration": snapshot.iteration,
-        "fingerprint": snapshot.fingerprint,
-        "tokens": snapshot.tokens,
-        "best": snapshot.best.report if snapshot.best else None,
-        "best_iteration": snapshot.best.iteration if snapshot.best else None,
-        "without_better": snapshot.without_better,
-    }
-    write_folder(folder, fill, state)
+    state = {name: getattr(snapshot, name) for name in _State.model_fields}
+    write_folder(folder, fill, {"format": STATE_FORMAT.version, **state})
 
 
 def load_snapshot(folder: Path) -> RewardModelSnapshot:
@@ -166,22 +146,17 @@ def load_snapshot(folder: Path) -> RewardModelSnapshot:
         parameters, optimizer = load_parameters(folder), read_arrays(folder / "optimizer.safetensors")
         tree = optimizer_tree(optimizer, parameters)
         check_all_used(optimizer)
-        best = state["best"] and BestParameters(
-            read_arrays(folder / "best.safetensors"), state["best"], state["best_iteration"]
-        )
+        best = read_arrays(folder / "best.safetensors") if state["best_report"] else None
         return RewardModelSnapshot(
-            iteration=state["iteration"],
+            **{name: state[name] for name in _State.model_fields},
             parameters=parameters,
             optimizer=tree,
             adapter_config=read_adapter_config(folder / "adapter"),
             scale=Scale(**card["scale"]),
-            fingerprint=state["fingerprint"],
             length_slope=card["length_slope"],
-            tokens=state["tokens"],
             untrained=card["untrained"],
             report=card["evaluation"],
             best=best,
-            without_better=state["without_better"],
             finished=card["finished"],
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:

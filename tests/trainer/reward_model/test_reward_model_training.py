@@ -282,8 +282,8 @@ def test_no_evaluation_is_better_than_one_without_loss(tmp_path: Path, monkeypat
             lambda *found, loss=loss, **how: replace(report_on(*found, **how), log_loss=loss),
         )
         made.evaluate()
-        assert made.best is not None
-        assert (made.best.report["log_loss"], made.without_better) == (0.0, without_better)
+        assert made.best_report is not None
+        assert (made.best_report["log_loss"], made.without_better) == (0.0, without_better)
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_and_the_third_in_a_row_ends_the_run(tmp_path: Path) -> None:

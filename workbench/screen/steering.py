@@ -61,7 +61,7 @@ class Steering:
             case "alarm":
                 return bool(alarms)
             case "fix":
-                return bool(alarms) and bool(self._supervisor.fixes(urgent_first(alarms)[0]))
+                return bool(alarms) and self._supervisor.under_way
             case _:
                 return self._supervisor.allows(what)
 
@@ -300,7 +300,10 @@ class Steering:
     async def _fix_alarm(self) -> None:
         """Apply the likeliest fix of the most severe alarm, once the user agrees."""
         alarm = urgent_first(self._supervisor.view.alarms)[0]
-        fix = self._supervisor.fixes(alarm)[0]
+        if not (fixes := self._supervisor.fixes(alarm)):
+            self._panes.say(f"{title(alarm.code)}: no fix can be applied now", "note")
+            return
+        fix = fixes[0]
         if await self._panes.app.push_screen_wait(FixScreen(alarm, fix)):
             self._apply(alarm, fix)
 

@@ -20,6 +20,7 @@ from trainer.engine.training import train
 from trainer.errors import ConfigError, StorageError, UsageError
 from trainer.events import (
     BranchedFrom,
+    CheckpointSaved,
     DataChanged,
     Evaluation,
     Iteration,
@@ -129,6 +130,8 @@ def test_the_journal_has_the_history_of_the_run_and_says_where_the_branch_is_fro
     assert [event.iteration for event in events if isinstance(event, Evaluation)] == [0, 1, 2, 3, 4]
     changed = [(event.iteration, event.key, event.value) for event in events if isinstance(event, SettingChanged)]
     assert sorted(changed) == [(3, "ppo.kl_coef", 0.3), (3, "rollout.batch_size", 6)]
+    saved = [event.path for event in events if isinstance(event, CheckpointSaved)]
+    assert saved == [str(path.relative_to(branch.root)) for path in checkpoints(branch).paths], "not those left behind"
     summaries = {run.name: run for run in list_runs(parent.root.parent)}
     assert summaries["a"].branched_from is None
     assert summaries[branch.name].branched_from == starts[0].branched_from

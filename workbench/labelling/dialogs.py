@@ -259,10 +259,23 @@ class LabelHistoryScreen(LabelForm[int | None]):
         self._list(self._items)
 
     def _list(self, page: Mapping[str, tuple[SessionItem, Judgement]]) -> None:
-        """Append those of `page` that the filter leaves to the list."""
-        query, rows = self.query_one(FilterField).value, self.query_one(OptionList)
-        found = [(place, *one) for place, one in page.items() if not query or has_words(_searched(*one), query)]
-        rows.add_options([Option(Content(history_line(item, judged)), id=place) for place, item, judged in found])
+        """Append those of `page` that the filter leaves: number, choice, seconds, flag, note and the prompt's end."""
+        query, rows, options = self.query_one(FilterField).value, self.query_one(OptionList), list[Option]()
+        for place, (item, judgement) in page.items():
+            choice, texts, note = judgement_text(item.item, judgement), texts_of(item.item), judgement.note
+            searched = [
+                choice,
+                FLAGGED if judgement.flags else "",
+                note,
+                *map(plain_text, (texts.prompt, *texts.completions)),
+            ]
+            if query and not has_words("\n".join(searched), query):
+                continue
+            seconds = "-" if judgement.seconds is None else duration(judgement.seconds)
+            line = f"{item.position + 1:>5}  {choice:<20} {seconds:>7} {'⚑' if judgement.flags else ' '} "
+            line += f"“{visible(note)}”  " if note else ""
+            options.append(Option(Content(line + fit_end(visible(plain_text(texts.prompt)), _PROMPT)), id=place))
+        rows.add_options(options)
         if rows.highlighted is None and rows.option_count:
             rows.highlighted = 0
         known = counted(len(self._items), "label")
@@ -271,23 +284,6 @@ class LabelHistoryScreen(LabelForm[int | None]):
         else:
             status = f"{known}; a changed label keeps its earlier choice on record" if self._items else "No labels yet"
         self.show_status(status, "$text-muted")
-
-
-def history_line(item: SessionItem, judgement: Judgement) -> str:
-    """Return a line with the item's number, choice, seconds, flag, note and the end of its prompt."""
-    choice = judgement_text(item.item, judgement)
-    seconds = "-" if judgement.seconds is None else duration(judgement.seconds)
-    flag = "⚑" if judgement.flags else " "
-    note = f"“{visible(judgement.note)}”  " if judgement.note else ""
-    prompt = fit_end(visible(plain_text(texts_of(item.item).prompt)), _PROMPT)
-    return f"{item.position + 1:>5}  {choice:<20} {seconds:>7} {flag} {note}{prompt}"
-
-
-def _searched(item: SessionItem, judgement: Judgement) -> str:
-    """Return the text that the filter searches."""
-    texts, flag = texts_of(item.item), FLAGGED if judgement.flags else ""
-    parts = [judgement_text(item.item, judgement), flag, judgement.note]
-    return "\n".join([*parts, *map(plain_text, (texts.prompt, *texts.completions))])
 
 
 def _detail(item: SessionItem, judgement: Judgement) -> Content:

@@ -1,16 +1,25 @@
-"""The keys of the label pane: what each one decides, that the next item is there at once, that nothing is lost."""
+"""The keys of the label pane: what each one decides, that the next item is there at once, that nothing is lost.
+
+UPDATE_SNAPSHOTS=1 rewrites tests/snapshots/; look at the difference before you keep it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import random
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
-from label_session import FakeSession, item, items, labelling, until
+from label_session import FakeSession, item, items, kept_session, labelling, until
+from snapshots import SNAPSHOTS, check, contrasts, drawn
 from textual import events
 
 from trainer.errors import BusyError, StorageError
-from trainer.preferences.records import Origin
+from trainer.preferences.records import Item, Origin, Share
+from trainer.preferences.store import PreferenceStore
 from workbench.kit.screen_settings import ScreenSettings
+from workbench.kit.theming import DEFAULT_THEME, shipped_themes
 
 FULL = StorageError("'preferences.db' cannot be written: the disk is full: make room and try again")
 
@@ -338,3 +347,114 @@ async def test_the_last_choice_is_right_below_the_texts_and_the_badge_counts_wha
         app.pane.end()
         await pilot.pause()
         assert app.pane.badge.text == ""
+
+
+CHOICES = {"1": 0, "2": 1, "equals_sign": "tie", "0": "both_bad", "space": "skip"}
+
+
+async def test_the_store_holds_what_the_keys_said(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    orders = [rng.choice([(0, 1), (1, 0)]) for _ in range(20)]
+    given = [item(f"a {n}", f"b {n}", prompt=f"p {n}", order=order) for n, order in enumerate(orders)]
+    path, keys = tmp_path / "preferences.db", rng.choices(list(CHOICES), k=20)
+    with kept_session(path, given, "Be fair.") as (session, state):
+        async with labelling(session, state=state) as (app, pilot):
+            await pilot.press(*keys[:10])
+            await pilot.press("u", "u", "u")
+            for key in keys[7:15]:
+                app.post_message(events.Key(key, None))  # typed ahead
+            await until(lambda: app.pane.item is not None and app.pane.item.position == 15)
+            await app.pane.go_to(3)
+            await pilot.pause()
+            keys[3] = "2"
+            await pilot.press("2")
+            await until(lambda: app.pane.item is not None and app.pane.item.position == 15)
+            await pilot.press(*keys[15:])
+            await until(lambda: app.pane.state is not None and app.pane.state.progress.done == 20)
+            assert "20 of 20" in app.text
+    with PreferenceStore(path) as store:
+        standing = {str(one.comparison.prompt): one for one in store.preferences(with_skips=True)}
+    assert len(standing) == 20
+    for number, (key, order) in enumerate(zip(keys, orders, strict=True)):
+        label = standing[f"p {number}"]
+        texts, side = label.comparison.completions, CHOICES[key]
+        chosen = texts[label.judgement.ranking[0][0]] if isinstance(side, int) else label.judgement.choice
+        assert chosen == (f"{'ab'[order[side]]} {number}" if isinstance(side, int) else side)
+        assert [texts[place] for place in label.judgement.order_shown] == [f"{'ab'[place]} {number}" for place in order]
+        assert label.judgement.labeller == "ann"
+        assert label.judgement.guidelines
+
+
+async def test_a_session_that_was_closed_keeps_the_item_on_the_screen(tmp_path: Path) -> None:
+    with kept_session(tmp_path / "preferences.db", [item("one", "two"), item("three", "four")]) as (session, state):
+        async with labelling(session, state=state) as (app, pilot):
+            session.close()
+            await pilot.press("1")
+            await until(lambda: "labelling has ended" in app.text)
+            assert "one" in app.text
+
+
+async def test_a_locked_store_stops_neither_the_screen_nor_the_next_label(tmp_path: Path) -> None:
+    path, given = tmp_path / "preferences.db", [item(f"a {n}", f"b {n}", prompt=f"p {n}") for n in range(3)]
+    with kept_session(path, given, "Be fair.") as (session, state):
+        async with labelling(session, state=state, patience=0.05) as (app, pilot):
+            with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                await pilot.press("1")
+                await until(lambda: "Still saving: 1 is better" in app.text)
+                await pilot.press("2", "f", "e", "u", "a")
+                assert "a 0" in app.text
+                other.execute("ROLLBACK")
+            await until(lambda: "a 1" in app.text)
+            assert app.reported("hint") == "", "the flag was typed for the item that is gone"
+            await until(lambda: not app.pane.busy)
+            await pilot.press("2")
+            await until(lambda: "a 2" in app.text)
+    with PreferenceStore(path) as store:
+        assert [label.judgement.choice for label in store.preferences()] == ["a", "b"]
+
+
+RATES = {"done": 31, "left": 169, "per_hour": 212.0, "median_seconds": 9.0, "eta_seconds": 2870.0, "streak": 31}
+SHARES = {
+    "left_side": Share(14, 28, 0.5, 0.33, 0.67),
+    "longer": Share(18, 25, 0.72, 0.52, 0.86),
+    "same": Share(4, 4, 1.0, 0.51, 1.0),
+}
+
+
+def written() -> list[Item]:
+    """Write a pair that was judged, one of chat messages, and four completions."""
+    origins = (
+        Origin(source="run", run="quickstart-0003", iteration=12, row=3, writer="policy"),
+        Origin(source="run", run="quickstart-0003", iteration=12, row=4, writer="reference"),
+    )
+    columns = {"scores": [0.81, 0.27], "lengths": [43, 31]}
+    return [
+        item("first", "second", order=(1, 0), origins=origins, columns=columns),
+        item(
+            "Sunlight looks white, but it is made of all the colours of the rainbow. The air bounces blue around the "
+            "most, so blue comes at us from everywhere.",
+            "The sky appears blue due to Rayleigh scattering, which is inversely proportional to the fourth power of "
+            "the wavelength.",
+            prompt=[
+                {"role": "system", "content": "Answer in one or two sentences."},
+                {"role": "user", "content": "Explain to a child why the sky is blue."},
+            ],
+        ),
+        item("One.", "Two words.", "Three words, no more.", "日本 四.", prompt="Count to ten. 🎉"),
+    ]
+
+
+async def test_the_pane_matches_its_snapshot() -> None:
+    session = FakeSession(written(), guidelines="hash")
+    session.figures = {**RATES, **SHARES, "kappa": 1.0}
+    async with labelling(session, size=(120, 40)) as (app, pilot):
+        for theme in shipped_themes().values():
+            app.register_theme(theme)
+        app.theme = DEFAULT_THEME
+        await pilot.press("1")
+        check(app.text, SNAPSHOTS / "label-pair.txt")
+        await pilot.press("d", "f")
+        assert min(contrasts(drawn(app.screen))) >= 3  # type: ignore[arg-type]
+        await pilot.press("f", "d", "1", "3", "equals_sign")
+        check(app.text, SNAPSHOTS / "label-ranking.txt")

@@ -1,4 +1,4 @@
-"""Importing: everything is previewed before it is written, and refused rows are reported with their place."""
+"""Importing and exporting: everything is previewed or counted before it is written, and no file is replaced unasked."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from typing import Any
 
 import pytest
 from label_screens import HOSTILE, NOTHING, SIZES, Host, is_obeyed, keep, kept, opened, paste, status, text_of
-from preference_rows import write_lines
+from preference_rows import read_lines, write_lines
 from textual.widgets import Input, Select, Static
 from waiting import until
 
 from trainer.preferences import formats
 from trainer.preferences.store import PreferenceStore
-from workbench.labelling.transfer import ImportPreferencesScreen, Preview
+from workbench.kit.dialog import ConfirmScreen
+from workbench.labelling.transfer import ExportPreferencesScreen, ImportPreferencesScreen, Preview
 
-STORE = Path("preferences.db")
+STORE, NEW = Path("preferences.db"), Path("imported.db")
 ROWS = [{"prompt": f"prompt {n}", "chosen": f"good {n}", "rejected": f"bad {n}"} for n in range(5)]
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a store with two decided pairs, two ties, a skip, and both bad."""
     monkeypatch.chdir(tmp_path)
+    keep(STORE, ["a", "b", "tie", "tie", "skip", "both_bad"])
     return tmp_path
 
 
@@ -38,7 +41,7 @@ def preview(app: Host) -> str:
 async def test_enter_previews_and_enter_again_imports_all_but_the_broken_rows() -> None:
     rows = [*(json.dumps(row) + "\n" for row in [*ROWS, ROWS[0]]), *["oops\n"] * 25]
     Path("rows.jsonl").write_text("".join(rows))
-    async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
+    async with opened(ImportPreferencesScreen(NEW)) as (app, pilot):
         await pilot.press(*"rows.jsonl", "enter")
         await until(pilot, lambda: "31 rows   format trl   1 duplicate   25 broken   enter imports 6" in status(app))
         for text in (
@@ -51,16 +54,16 @@ async def test_enter_previews_and_enter_again_imports_all_but_the_broken_rows() 
             assert text in preview(app)
         assert "prompt 3" not in preview(app)
         assert "and 5 more" in preview(app)
-        assert not STORE.exists()
+        assert not NEW.exists()
         await pilot.press("enter")
         assert await app.answered(pilot) == "Imported 5 preferences from rows.jsonl, skipped 1 duplicate"
-    assert [one.comparison.completions[0] for one in kept(STORE)] == [f"good {n}" for n in range(5)]
+    assert [one.comparison.completions[0] for one in kept(NEW)] == [f"good {n}" for n in range(5)]
 
 
 async def test_another_source_or_format_must_be_previewed_before_it_is_imported() -> None:
     write_lines(Path("rows.jsonl"), *ROWS)
     write_lines(Path("others.jsonl"), ROWS[0])
-    async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
+    async with opened(ImportPreferencesScreen(NEW)) as (app, pilot):
         name_source(app, "rows.jsonl")
         await pilot.press("enter")
         await until(pilot, lambda: "enter imports 5" in status(app))
@@ -77,7 +80,7 @@ async def test_another_source_or_format_must_be_previewed_before_it_is_imported(
         await pilot.press("enter")
         await pilot.pause()
         assert app.answer is NOTHING
-    assert not STORE.exists()
+    assert not NEW.exists()
 
 
 @pytest.mark.parametrize(
@@ -94,7 +97,7 @@ async def test_an_unreadable_source_is_reported_and_another_can_be_previewed(sou
     write_lines(Path("odd.jsonl"), {"question": "?"})
     write_lines(Path("rows.jsonl"), *ROWS)
     Path("text.exe").touch()
-    async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
+    async with opened(ImportPreferencesScreen(NEW)) as (app, pilot):
         await paste(pilot, app.screen.query_one("#source", Input), source)
         await pilot.press("enter")
         await until(pilot, lambda: problem in status(app))
@@ -108,7 +111,7 @@ async def test_an_unreadable_source_is_reported_and_another_can_be_previewed(sou
 async def test_columns_are_named_as_on_the_command_line() -> None:
     rows = [{"question": "p", "left": "x", "right": "y", "better": 1}, {"question": "q", "left": "x", "right": "y"}]
     write_lines(Path("poll.jsonl"), rows[0], rows[1] | {"better": 0})
-    async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
+    async with opened(ImportPreferencesScreen(NEW)) as (app, pilot):
         name_source(app, "poll.jsonl")
         for names, problem in (
             ("", "the columns are question, left, right, better"),
@@ -123,13 +126,13 @@ async def test_columns_are_named_as_on_the_command_line() -> None:
         await until(pilot, lambda: "enter imports 2" in status(app))
         await pilot.press("enter")
         await app.answered(pilot)
-    assert [one.judgement.choice for one in kept(STORE)] == ["b", "a"]
+    assert [one.judgement.choice for one in kept(NEW)] == ["b", "a"]
 
 
 async def test_an_unwritable_store_is_reported_and_enter_tries_again() -> None:
     write_lines(Path("rows.jsonl"), *ROWS)
-    STORE.mkdir()
-    async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
+    NEW.mkdir()
+    async with opened(ImportPreferencesScreen(NEW)) as (app, pilot):
         name_source(app, "rows.jsonl")
         await pilot.press("enter")
         await until(pilot, lambda: "enter imports" in status(app))
@@ -137,10 +140,10 @@ async def test_an_unwritable_store_is_reported_and_enter_tries_again() -> None:
         await until(pilot, lambda: "✖ cannot open" in status(app))
         assert "Safe to retry; duplicates are skipped." in status(app)
         assert app.answer is NOTHING
-        STORE.rmdir()
+        NEW.rmdir()
         await pilot.press("enter")
         await app.answered(pilot)
-    assert len(kept(STORE)) == 5
+    assert len(kept(NEW)) == 5
 
 
 async def test_the_screen_cannot_be_left_while_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +155,7 @@ async def test_the_screen_cannot_be_left_while_it_writes(monkeypatch: pytest.Mon
         return add_many(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(PreferenceStore, "add_many", slow)
-    async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
+    async with opened(ImportPreferencesScreen(NEW)) as (app, pilot):
         name_source(app, "rows.jsonl")
         await pilot.press("enter")
         await until(pilot, lambda: "enter imports" in status(app))
@@ -181,7 +184,7 @@ async def test_the_count_so_far_is_shown_while_a_long_source_is_read_and_reading
         return reading
 
     monkeypatch.setattr(formats, "read_preferences", slowly)
-    async with opened(ImportPreferencesScreen(STORE)) as (app, pilot):
+    async with opened(ImportPreferencesScreen(NEW)) as (app, pilot):
         name_source(app, "rows.jsonl")
         await pilot.press("enter")
         await until(pilot, lambda: "Reading, 1,001 rows so far..." in status(app))
@@ -196,12 +199,12 @@ async def test_the_count_so_far_is_shown_while_a_long_source_is_read_and_reading
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_hostile_rows_are_text_and_the_status_stays_visible(size: tuple[int, int]) -> None:
-    keep(STORE, ["a"])
+    keep(NEW, ["a"])
     long = HOSTILE * 500  # cut in the preview
     ranked = {"prompt": long, "completions": [long, "z", "w"], "ranking": [[2], [0, 1]]}
     skipped = {"prompt": [{"role": "user", "content": long}], "completions": [long, "z"], "verdict": "skip"}
     write_lines(Path("rows.jsonl"), ranked, skipped, skipped | {"verdict": "both_bad"}, {HOSTILE: long})
-    async with opened(ImportPreferencesScreen(STORE), size) as (app, pilot):
+    async with opened(ImportPreferencesScreen(NEW), size) as (app, pilot):
         name_source(app, "rows.jsonl")
         await pilot.press("enter")
         await until(pilot, lambda: "enter imports 3" in " ".join(status(app).split()))
@@ -214,4 +217,138 @@ async def test_hostile_rows_are_text_and_the_status_stays_visible(size: tuple[in
         assert "both bad  " in preview(app)
         assert app.screen.region.contains_region(app.screen.query_one("#status").region)
         assert app.screen.query_one("VerticalScroll").region.height >= 6
+        assert all(widget.tooltip for widget in app.screen.query("Input, Select"))
+
+
+def choose(app: Host, name: str, value: str) -> None:
+    app.screen.query_one(f"#{name}", Select).value = value
+
+
+def path(app: Host) -> Input:
+    return app.screen.query_one("#path", Input)
+
+
+async def test_enter_writes_what_was_counted(folder: Path) -> None:
+    async with opened(ExportPreferencesScreen(STORE)) as (app, pilot):
+        await until(pilot, lambda: status(app) == "enter writes it")
+        assert path(app).value == str(folder / "preferences-trl.jsonl")
+        assert [file.name for file in folder.iterdir() if "trl" in file.name] == []
+        await pilot.press("enter")
+        await app.answered(pilot)
+        written = folder / "preferences-trl.jsonl"
+        assert app.answer == f"Exported {written} as trl: 2 rows, left out: 1 both bad, 1 skip, 2 ties"
+    assert [row["chosen"] for row in read_lines(written)] == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("format", "ties", "counted"),
+    [
+        ("trl", "keep", "2 rows, left out: 1 both bad, 1 skip, 2 ties"),
+        ("kto", "keep", "6 rows, left out: 1 skip, 2 ties"),
+        ("columns", "keep", "5 rows, left out: 1 skip"),
+        ("columns", "drop", "3 rows, left out: 1 skip, 2 ties"),
+        ("k-way", "keep", "6 rows"),
+        ("k-way", "drop", "4 rows, left out: 2 ties"),
+    ],
+)
+async def test_every_format_is_written_and_counted(format: str, ties: str, counted: str, folder: Path) -> None:
+    async with opened(ExportPreferencesScreen(STORE)) as (app, pilot):
+        choose(app, "format", format)
+        choose(app, "ties", ties)
+        written = folder / f"preferences-{format}.jsonl"
+        await until(pilot, lambda: path(app).value == str(written))
+        await pilot.press("ctrl+r")
+        assert await app.answered(pilot) == f"Exported {written} as {format}: {counted}"
+    assert len(read_lines(folder / f"preferences-{format}.jsonl")) == int(counted.split()[0])
+
+
+async def test_provenance_comes_along_when_asked_for(folder: Path) -> None:
+    async with opened(ExportPreferencesScreen(STORE)) as (app, pilot):
+        choose(app, "provenance", "yes")
+        await pilot.pause()
+        await until(pilot, lambda: "enter" in status(app))
+        await pilot.press("enter")
+        await app.answered(pilot)
+    assert read_lines(folder / "preferences-trl.jsonl")[0]["judgement"]["labeller"] == "ann"
+
+
+async def test_an_existing_file_is_replaced_only_when_the_user_agrees(folder: Path) -> None:
+    taken = folder / "mine.jsonl"
+    taken.write_text("mine")
+    async with opened(ExportPreferencesScreen(STORE)) as (app, pilot):
+        path(app).value = str(taken)
+        await until(pilot, lambda: "asks before it overwrites" in status(app))
+        for key in ("enter", "escape", "n"):
+            await pilot.press("enter")
+            await until(
+                pilot, lambda: isinstance(app.screen, ConfirmScreen) and "Overwrite mine.jsonl?" in text_of(app)
+            )
+            await pilot.press(key)
+            await until(pilot, lambda: isinstance(app.screen, ExportPreferencesScreen))
+            assert taken.read_text() == "mine"
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("y")
+        await app.answered(pilot)
+    assert len(read_lines(taken)) == 2
+
+
+async def test_a_typed_path_stays_when_another_format_is_chosen(folder: Path) -> None:
+    async with opened(ExportPreferencesScreen(STORE)) as (app, pilot):
+        path(app).value = "mine.jsonl"
+        choose(app, "format", "kto")
+        await pilot.pause()
+        assert path(app).value == "mine.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("format", "name", "problem"),
+    [
+        ("trl", "", "Enter a file name"),
+        ("trl", ".", "is a folder"),
+        ("trl", "x.csv", "'x.csv': format trl is written to .jsonl or .parquet"),
+        ("k-way", "[/x]\x1b.parquet", "'[/x]␛.parquet': format k-way is written to .jsonl"),
+    ],
+)
+async def test_an_impossible_export_is_reported_and_writes_nothing(
+    format: str, name: str, problem: str, folder: Path
+) -> None:
+    before = {*folder.iterdir()}
+    async with opened(ExportPreferencesScreen(STORE)) as (app, pilot):
+        choose(app, "format", format)
+        await paste(pilot, path(app), name)
+        await pilot.press("enter")
+        await until(pilot, lambda: problem in status(app))
+        assert "✖" in status(app)
+        assert not is_obeyed(text_of(app))
+        assert app.answer is NOTHING
+        path(app).value = "x.jsonl"
+        await until(pilot, lambda: "enter writes it" in status(app))
+        await pilot.press("enter")
+        await app.answered(pilot)
+    assert {file.name for file in {*folder.iterdir()} - before if file.suffix == ".jsonl"} == {"x.jsonl"}
+
+
+async def test_a_store_without_preferences_is_reported(folder: Path) -> None:
+    keep(folder / "skips.db", ["skip"])
+    for store, problem in (
+        ("none.db", "✖ there is no preference store"),
+        ("skips.db", "✖ no preference to write as trl: left out 1 skip"),
+    ):
+        async with opened(ExportPreferencesScreen(folder / store)) as (app, pilot):
+            await pilot.press("enter")
+            await until(pilot, lambda problem=problem: problem in status(app))
+            assert app.answer is NOTHING
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_everything_is_visible_and_hostile_text_is_text(size: tuple[int, int], folder: Path) -> None:
+    store = folder / f"{HOSTILE.replace('/', '')}.db"
+    keep(store, ["a"])
+    async with opened(ExportPreferencesScreen(store), size) as (app, pilot):
+        await until(pilot, lambda: "writes it" in status(app))
+        for widget in (*app.screen.query("Input, #format, #ties, #provenance, #status, KeyFooter"),):
+            assert app.screen.region.contains_region(widget.region), widget
+            assert widget.region.height > 0
+        assert not is_obeyed(text_of(app))
         assert all(widget.tooltip for widget in app.screen.query("Input, Select"))

@@ -13,13 +13,13 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from token_samples import SETTINGS, sample_row
 
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import (
     SAMPLES_VERSION,
     TOKEN_COLUMNS,
-    SampleSettings,
     kept_iterations,
     read_samples,
     sample_schema,
@@ -30,59 +30,17 @@ from trainer.runs.samples import (
 FEW_COLUMNS = ["row", "prompt_index", "sample", "prompt", "completion", "truncated", "stop_reason", "score", "parts",
              "columns", "prompt_tokens", "tokens", "sampler_logprobs", "logprobs", "ref_logprobs", "kl", "entropy",
              "rewards", "values", "td_errors", "advantages", "returns"]  # fmt: skip
-SETTINGS = SampleSettings(
-    kl_coef=1 / 3,
-    kl_estimator="k3",
-    gamma=0.99,
-    lam=0.95,
-    clip=0.2,
-    temperature=0.7,
-    epochs=4,
-    bootstrap_truncated=True,
-    whiten_rewards=True,
-    whiten_advantages=False,
-    reward_mean=-1e-9,
-    reward_std=math.pi,
-    advantage_mean=0.0,
-    advantage_std=1.0,
-)
 
 
 def sequence(row: int, length: int) -> dict[str, Any]:
-    rng = np.random.default_rng(row)
-
-    def numbers(*shape: int) -> Any:
-        return rng.standard_normal(shape).astype(np.float32).tolist()
-
-    return {
-        "row": row,
-        "prompt_index": 7,
-        "sample": 0,
-        "prompt": "Once upon a time \0 “é” \n",
-        "source_prompt": '[{"role": "user", "content": "Once"}]',
-        "completion": "[@click=app.quit]the end[/x]",
-        "truncated": bool(row % 2),
-        "stop_reason": "length" if row % 2 else "stop",
-        "score": 1 / 3,
-        "sequence_score": 1 / 7,
-        "parts": {"lexicon": 1 / 3, "length": -2.0},
-        "columns": json.dumps({"mood": "warm"}),
-        "extra": json.dumps({"judge": "good"}),
-        "length": length,
-        "kl_sum": 1e-9,
-        "final_value": -0.5,
-        "baseline": 1 / 11,
-        "advantage_scale": 1 / 13,
-        "prompt_tokens": [1, 2, 3],
-        "tokens": rng.integers(0, 49152, length).tolist(),
-        "token_texts": [f"“{place}”" for place in range(length)],
-        **{name: numbers(length) for name in TOKEN_COLUMNS},
-        "ratios": numbers(length, 4),
-        "top_tokens": rng.integers(0, 49152, (length, 5)).tolist(),
-        "top_texts": [[f" {place}", "\ufffd", "", "\n", "é"] for place in range(length)],
-        "top_logprobs": numbers(length, 5),
-        "top_ref_logprobs": numbers(length, 5),
-    }
+    """Return a row of a samples file; the numbers of its tokens are of float32, as the file has them."""
+    given = sample_row(row, length, prompt="Once upon a time \0 “é” \n", completion="[@click=app.quit]the end[/x]")
+    given |= {"source_prompt": '[{"role": "user", "content": "Once"}]', "extra": json.dumps({"judge": "good"})}
+    given |= {"parts": {"lexicon": 1 / 3, "length": -2.0}, "score": 1 / 3, "kl_sum": 1e-9}
+    given |= {"baseline": 1 / 11, "advantage_scale": 1 / 13, "token_texts": [f"“{place}”" for place in range(length)]}
+    given |= {"top_texts": [[f" {place}", "\ufffd", "", "\n", "é"] for place in range(length)]}
+    numbers = (*TOKEN_COLUMNS, "ratios", "top_logprobs", "top_ref_logprobs")
+    return given | {name: np.array(given[name], np.float32).tolist() for name in numbers}
 
 
 def as_written(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -180,7 +138,7 @@ def test_the_settings_read_back_to_the_bit(path: Path) -> None:
     write_samples(path, [sequence(0, 3)], 12, SETTINGS)
     metadata = read_samples(path, ["row"]).schema.metadata
     assert sample_settings(metadata) == SETTINGS
-    assert json.loads(metadata[b"settings"])["kl_coef"] == 1 / 3
+    assert json.loads(metadata[b"settings"])["kl_coef"] == SETTINGS.kl_coef
     write_samples(path, [], 12, dataclasses.replace(SETTINGS, reward_mean=math.nan, reward_std=math.inf))
     settings = sample_settings(read_samples(path).schema.metadata)
     assert settings is not None
@@ -197,7 +155,7 @@ WHOLE = json.dumps(dataclasses.asdict(SETTINGS)).encode()
         None,
         {},
         {b"samples": b"1"},
-        *({b"settings": text} for text in (b"", b"{}", b"[1]", b"\xff", WHOLE[:-9], WHOLE.replace(b"0.7", b'"warm"'))),
+        *({b"settings": text} for text in (b"", b"{}", b"[1]", b"\xff", WHOLE[:-9], WHOLE.replace(b"0.95", b'"warm"'))),
     ],
 )
 def test_settings_that_are_missing_or_broken_are_none(metadata: Any) -> None:

@@ -31,15 +31,16 @@ def make_actor(
     config = ModelConfig(path=str(path), lora_rank=2, value_model=value_model)
     actor = ActorCriticLLM(load_backbone(config).backbone, config, key=mx.random.key(1))
     if not fresh:
-        actor.update_policy(_moved(actor.policy_parameters(), seed=2))
-        actor.update_value(_moved(actor.value_parameters(), seed=3))
+        actor.update_policy(moved(actor.policy_parameters(), seed=2))
+        actor.update_value(moved(actor.value_parameters(), seed=3))
     return actor
 
 
-def _moved(parameters: dict[str, mx.array], *, seed: int) -> dict[str, mx.array]:
+def moved(parameters: dict[str, mx.array], *, seed: int, scale: float = 0.1) -> dict[str, mx.array]:
+    """Return `parameters` with noise, as in mid-training."""
     keys = mx.random.split(mx.random.key(seed), len(parameters))
     return {
-        name: array + 0.1 * mx.random.normal(array.shape, key=key)
+        name: array + scale * mx.random.normal(array.shape, key=key)
         for key, (name, array) in zip(keys, parameters.items(), strict=True)
     }
 

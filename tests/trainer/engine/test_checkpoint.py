@@ -7,15 +7,14 @@ import hashlib
 import json
 import os
 import re
-import resource
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
+from run_folders import largest_file
 from runs_helper import Recorder, flip, flips, outcome, record, tiny_config
 
 from trainer import policy_checkpoint as checkpoint
@@ -128,17 +127,6 @@ def test_a_checkpoint_replaces_an_existing_one_and_leftovers_of_killed_processes
     save_checkpoint(tmp_path / "step-000012", snapshot)
     assert [path.name for path in tmp_path.iterdir()] == ["step-000012"]
     assert not (tmp_path / "step-000012" / "old").exists()
-
-
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """Refuse to write more than `size` bytes to a file, as a full disk would."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("size", [0, 100, 220, 320])

@@ -10,6 +10,7 @@ import mlx.core as mx
 import mlx_lm.utils
 import numpy as np
 import pytest
+from batches import moved
 from mlx.utils import tree_flatten
 from mlx_lm.tuner.utils import linear_to_lora_layers
 from tiny import FAMILIES, load_tiny, make_checkpoint
@@ -37,12 +38,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(folder: Path, **settings: Any) -> ActorCriticLLM:
     """Return an actor whose adapter is no longer zero."""
     actor = ActorCriticLLM(load_tiny(folder).backbone, ModelConfig(**settings), key=mx.random.key(1))
-    actor.update_policy(
-        {
-            name: array + 0.3 * mx.random.normal(array.shape, key=mx.random.key(i))
-            for i, (name, array) in enumerate(actor.policy_parameters().items())
-        }
-    )
+    actor.update_policy(moved(actor.policy_parameters(), seed=2, scale=0.3))
     return actor
 
 
@@ -54,10 +50,7 @@ def sft_adapter(model: Path, folder: Path, *, kind: str = "lora", dropout: float
         mx.random.seed(7)  # mlx-lm draws from the global key
         backbone.freeze()
         linear_to_lora_layers(backbone, 2, settings, use_dora=kind == "dora")
-    weights = {
-        name: array + 0.3 * mx.random.normal(array.shape, key=mx.random.key(i))
-        for i, (name, array) in enumerate(tree_flatten(backbone.trainable_parameters()))
-    }
+    weights = moved(dict(tree_flatten(backbone.trainable_parameters())), seed=3, scale=0.3)
     save_adapter(weights, {"fine_tune_type": kind, "num_layers": 2, "lora_parameters": settings}, folder)
     return folder
 

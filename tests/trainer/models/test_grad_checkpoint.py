@@ -10,7 +10,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
-from batches import make_actor, moved_on, random_batch, scored
+from batches import make_actor, moved, moved_on, random_batch, scored
 from dpo_helper import dpo_config
 from mlx.utils import tree_flatten
 from mlx_lm.models import llama
@@ -59,20 +59,12 @@ def close(found: Any, expected: Any) -> None:
         np.testing.assert_allclose(np.array(array), np.array(arrays[name]), atol=1e-5 * most, err_msg=name)
 
 
-def stirred(parameters: dict[str, mx.array]) -> dict[str, mx.array]:
-    keys = mx.random.split(mx.random.key(4), len(parameters))
-    return {
-        name: array + 0.05 * mx.random.normal(array.shape, key=key)
-        for key, (name, array) in zip(keys, parameters.items(), strict=True)
-    }
-
-
 def tiny_actor(family: str, **settings: Any) -> ActorCriticLLM:
     """Return an actor of any family in mlx-lm, with an adapter as in mid-training."""
     from families import tiny_backbone
 
     actor = ActorCriticLLM(tiny_backbone(family, mx.float32), ModelConfig(**settings), key=mx.random.key(1))
-    actor.update_policy(stirred(actor.policy_parameters()))
+    actor.update_policy(moved(actor.policy_parameters(), seed=4, scale=0.05))
     return actor
 
 
@@ -123,7 +115,7 @@ def test_the_gradient_of_a_reward_model_is_the_same(tmp_path: Path) -> None:
         loaded = load_tiny(tmp_path / "model")
         data = reward_comparisons(labelled(8), loaded, config)
         fit = RewardModelTraining(config).build_on(config, loaded.backbone, data)
-        fit.scorer.update(stirred(fit.scorer.parameters()))
+        fit.scorer.update(moved(fit.scorer.parameters(), seed=4, scale=0.05))
         gradient, _ = fit.learner.gradients(fit.data.train)
         del gradient["head.bias"]  # 0: it cancels in a difference of rewards
         found.append(gradient)
@@ -136,7 +128,7 @@ def test_the_gradient_of_dpo_is_the_same(tmp_path: Path) -> None:
         config = dpo_config(tmp_path, f"optim.grad_checkpoint={on}", "optim.micro_batch_tokens=60")
         loaded = load_tiny(tmp_path / "model")
         fit = DPO(config).build_on(config, loaded, policy_comparisons(labelled(8), loaded, config))
-        fit.actor.update_policy(stirred(fit.actor.policy_parameters()))
+        fit.actor.update_policy(moved(fit.actor.policy_parameters(), seed=4, scale=0.05))
         found.append(fit.learner.gradients(fit.data.train)[0])
     close(found[1], found[0])
 

@@ -9,13 +9,13 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
+from batches import moved
 from tiny import FAMILIES, load_tiny, make_checkpoint, make_prompts
 
 from trainer.arrays import filled
 from trainer.config.schema import ModelConfig, RolloutConfig
 from trainer.errors import ModelError
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.adapters import Parameters
 from trainer.models.backbone import LoadedModel
 from trainer.models.logprobs import Forward
 from trainer.ppo import steps
@@ -36,14 +36,6 @@ def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp(family) / "model", family)
 
 
-def moved(parameters: Parameters, seed: int, scale: float = 0.3) -> Parameters:
-    keys = mx.random.split(mx.random.key(seed), len(parameters))
-    return {
-        name: array + scale * mx.random.normal(array.shape, key=key)
-        for key, (name, array) in zip(keys, parameters.items(), strict=True)
-    }
-
-
 def all_logits(forward: Forward) -> mx.array:
     return forward.head(filled(forward.states))
 
@@ -52,8 +44,8 @@ def make_actor(folder: Path, *, fresh: bool = False, **settings: Any) -> tuple[A
     model = load_tiny(folder)
     actor = ActorCriticLLM(model.backbone, ModelConfig(**settings), key=mx.random.key(1))
     if not fresh:
-        actor.update_policy(moved(actor.policy_parameters(), 2))
-        actor.update_value(moved(actor.value_parameters(), 3))
+        actor.update_policy(moved(actor.policy_parameters(), seed=2, scale=0.3))
+        actor.update_value(moved(actor.value_parameters(), seed=3, scale=0.3))
     return actor, model
 
 
@@ -172,7 +164,7 @@ def test_the_critics_adapter_is_independent_of_the_policys(folder: Path) -> None
     with pytest.raises(ValueError, match=r"."):
         actor(ids, starts[:2], width, want="values")  # fails inside, with the critic's adapter on
     assert mx.array_equal(model.backbone(ids), logits)
-    actor.update_policy(moved(policy, 9))
+    actor.update_policy(moved(policy, seed=9, scale=0.3))
     assert mx.array_equal(actor(ids, starts, width, want="values").values, values)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from batches import moved
 from tiny import load_tiny, make_checkpoint
 
 from trainer.config.schema import BackboneConfig, ModelConfig
@@ -27,11 +28,7 @@ def random_policy(model: Path, **settings: Any) -> ActorCriticLLM:
     """Return a policy on the model in `model` whose adapter changes something."""
     config = ModelConfig.model_validate({"path": str(model), "lora_rank": RANK, "lora_scale": SCALE} | settings)
     actor = ActorCriticLLM(load_backbone(config).backbone, config, key=mx.random.key(1))
-    arrays = actor.policy_parameters()
-    for number, name in enumerate(sorted(arrays)):
-        if name.endswith("lora_b"):
-            arrays[name] = 0.3 * mx.random.normal(arrays[name].shape, key=mx.random.key(number))
-    actor.update_policy(arrays)
+    actor.update_policy(moved(actor.policy_parameters(), seed=2, scale=0.2))
     return actor
 
 

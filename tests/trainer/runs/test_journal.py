@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import resource
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from run_folders import largest_file
 from scripted_run import ended, evaluation, iteration, started
 
 from trainer.errors import StorageError
@@ -48,17 +46,6 @@ def write(path: Path, *events: Event) -> None:
     for event in events:
         journal.emit(event)
     journal.close()
-
-
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """Let writes beyond `size` bytes fail as on a full disk: after the bytes that still fit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.fixture

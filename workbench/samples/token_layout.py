@@ -185,13 +185,13 @@ class _LineWriter:
                     self._place(word)
                     word = []
                 plain = _PLAIN.fullmatch(shown) is not None and length == width
-                while length:
+                while length:  # a plain word has a cell for each of its tokens
                     while ends[at] <= start:
                         at += 1
                     kind, token, _ = texts[at]
                     part = min(length, ends[at] - start) if plain else length
                     start, length = start + part, length - part
-                    while ends[at] < start:
+                    while ends[at] < start:  # the other tokens of one character
                         at += 1
                     if shown == NEWLINE and token >= 0:
                         kind = "newline"

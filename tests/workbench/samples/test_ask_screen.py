@@ -125,33 +125,20 @@ async def test_an_unchanged_prompt_is_sent_as_its_tokens_to_both_with_one_seed()
     assert [sent.checkpoint for sent in trainer.sent] == ["", ""]
 
 
-async def test_a_prompt_of_messages_goes_with_its_tokens_so_that_the_rewards_get_it_as_it_was() -> None:
+async def test_an_edited_prompt_is_sent_as_text_and_compared_with_nothing_until_it_is_taken_back() -> None:
     messages = [{"role": "user", "content": "Why?"}]
-    async with asking(token_sample(source_prompt=json.dumps(messages)), None) as (trainer, _, pilot):
-        await pilot.press("ctrl+r")
-        await pilot.pause()
-    assert (trainer.sent[0].question.prompt, trainer.sent[0].question.prompt_tokens) == (messages, [1, 2, 3])
-
-
-async def test_an_edited_prompt_is_sent_as_text_and_taking_it_back_sends_the_tokens_again() -> None:
-    async with asking() as (trainer, screen, pilot):
+    async with asking(token_sample(source_prompt=json.dumps(messages), score=0.25), None) as (trainer, screen, pilot):
         await pilot.press("d", "o", "q", "1", "space", "ctrl+r")
         assert "edited" in text_of(screen)
-        await pilot.press(*["backspace"] * 5, "ctrl+r")
-    edited, unchanged = trainer.sent[0].question, trainer.sent[2].question
-    assert (edited.prompt, edited.prompt_tokens) == ("Once upon a timedoq1 ", None)
-    assert (unchanged.prompt, unchanged.prompt_tokens) == (None, [1, 2, 3])
-
-
-async def test_only_an_unchanged_prompt_is_compared_with_the_sample() -> None:
-    async with asking() as (trainer, screen, pilot):
-        await pilot.press("ctrl+r")
-        trainer.answer(0, score=1.0)
-        await seen(pilot, screen, "▲ +0.75 better")
-        await pilot.press("x", "ctrl+r")
-        trainer.answer(2, score=2.0)
+        trainer.answer(0, score=2.0)
         await seen(pilot, screen, "score +2.00")
+        await pilot.press(*["backspace"] * 5, "ctrl+r")
+        trainer.answer(2, score=1.0)
+        await seen(pilot, screen, "▲ +0.75 better")
         assert text_of(screen).count("better") == 1
+    edited, unchanged = trainer.sent[0].question, trainer.sent[2].question
+    assert (edited.prompt, edited.prompt_tokens) == ("Prompt 0: once upon a timedoq1 ", None)
+    assert (unchanged.prompt, unchanged.prompt_tokens) == (messages, [1, 2, 3]), "as the rewards got it"
 
 
 async def test_any_prompt_may_be_typed_where_there_is_no_sample() -> None:
@@ -175,25 +162,20 @@ async def test_the_same_request_again_takes_another_seed_and_another_temperature
     assert sent == [(1.0, 0), (1.0, 1), (0.5, 0), (0.5, 1)], "by key, by enter in a field, by the button"
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "problem"),
-    [
-        ("count", "0", "count = 0; use a whole number from 1 to 16"),
-        ("count", "17", "count = 17; use a whole number from 1 to 16"),
-        ("count", "", "count = nothing; use a whole number from 1 to 16"),
-        ("tokens", "-1", "tokens = -1; use a whole number from 1 to 100,000"),
-        ("tokens", "²", "tokens = ²; use a whole number from 1 to 100,000"),
-        ("temperature", "0", "temperature = 0; use a number from 0.01 to 10"),
-        ("temperature", "nan", "temperature = nan; use a number from 0.01 to 10"),
-        ("temperature", "inf", "temperature = inf; use a number from 0.01 to 10"),
-        ("temperature", "1e", "temperature = 1e; use a number from 0.01 to 10"),
-    ],
-)
-async def test_an_impossible_number_is_reported_and_nothing_is_sent(name: str, value: str, problem: str) -> None:
+async def test_an_impossible_number_is_reported_and_nothing_is_sent() -> None:
     async with asking() as (trainer, screen, pilot):
-        screen.query_one(f"#ask-{name}", Input).value = value
-        await pilot.press("ctrl+r")
-        assert status(screen) == f"✖ {problem}"
+        for name, values, problem in (
+            ("count", ("0", "17", ""), "use a whole number from 1 to 16"),
+            ("tokens", ("-1", "²"), "use a whole number from 1 to 100,000"),
+            ("temperature", ("0", "nan", "inf", "1e"), "use a number from 0.01 to 10"),
+        ):
+            entry = screen.query_one(f"#ask-{name}", Input)
+            before = entry.value
+            for value in values:
+                entry.value = value
+                await pilot.press("ctrl+r")
+                assert status(screen) == f"✖ {name} = {value or 'nothing'}; {problem}"
+            entry.value = before
         assert trainer.sent == []
 
 

@@ -49,20 +49,16 @@ def mine(tmp_path: Path) -> Path:
 # Opening
 
 
-def test_a_preset_opens_without_a_file_of_its_own() -> None:
+def test_a_preset_opens_without_a_file_and_a_file_with_what_differs_from_the_defaults(mine: Path) -> None:
     document = ConfigDocument.open("quickstart")
     assert (document.path, document.preset, document.dirty) == (None, "quickstart", False)
     assert document.config == load_config("quickstart")
     assert document.changes == {}
     assert document.text == (PRESETS / "quickstart.toml").read_text()
-
-
-def test_a_file_opens_with_what_differs_from_the_defaults(mine: Path) -> None:
     document = ConfigDocument.open(mine)
     assert (document.path, document.preset) == (mine, "")
-    changes = document.changes
-    assert set(changes) == {"ppo.kl_coef", "ppo.epochs", "rollout.stop"}
-    change = changes["ppo.epochs"]
+    assert set(document.changes) == {"ppo.kl_coef", "ppo.epochs", "rollout.stop"}
+    change = document.changes["ppo.epochs"]
     assert (change.preset, change.from_preset, change.unsaved) == (4, True, False)
     assert document.get("ppo.gamma") == Config().ppo.gamma
 
@@ -96,26 +92,16 @@ def test_the_only_problem_of_a_configuration_of_another_kind_is_its_kind(tmp_pat
     assert document.text == (run / "config.toml").read_text()
     assert (document.config, document.changes) == (None, {})
     [problem] = document.problems
-    assert (problem.key, problem.line) == ("kind", 4)
-    assert problem.message == document.about_kind
+    assert (problem.key, problem.line, problem.message) == ("kind", 4, document.about_kind)
     assert "a reward-model run" in problem.message
     assert "'ppo-workbench reward-model train --config FILE'" in problem.message
-    assert not ConfigDocument.open("quickstart").about_kind
-
-
-def test_an_unknown_kind_is_reported_without_a_command() -> None:
-    reported = ConfigDocument('kind = "grpo\\u001b[2J"\n').about_kind
-    assert reported == "Read-only configuration of a grpo␛[2J run"
+    unknown = ConfigDocument('kind = "grpo\\u001b[2J"\n').about_kind
+    assert unknown == "Read-only configuration of a grpo␛[2J run", "without a command"
     assert [problem.key for problem in ConfigDocument("kind = 7\n").problems] == ["kind"]
-
-
-def test_a_text_that_is_typed_stays_of_the_kind_that_was_opened(mine: Path) -> None:
-    document = ConfigDocument.open(mine)
+    document = ConfigDocument.open("quickstart")
+    assert not document.about_kind
     document.set_text('kind = "dpo"\n' + document.text)
-    assert document.kind == "ppo"
-    assert [problem.key for problem in document.problems] == ["kind"]
-    assert document.undo()
-    assert not document.problems
+    assert (document.kind, [problem.key for problem in document.problems]) == ("ppo", ["kind"]), "as it was opened"
 
 
 @pytest.mark.parametrize(
@@ -139,20 +125,13 @@ def test_a_broken_file_opens_with_its_problems_where_they_are(tmp_path: Path) ->
     )
     document = ConfigDocument.open(path)
     assert document.config is None
-    found = {problem.key: problem for problem in document.problems}
-    assert set(found) == {"ppo.kl_coef", "ppo.epoch", "reward.sources[0].pattern"}
-    assert found["ppo.kl_coef"].line == 2
-    assert found["ppo.kl_coef"].message == "ppo.kl_coef = -1: must be at least 0"
-    assert found["ppo.epoch"].message == "unknown key 'ppo.epoch': did you mean 'ppo.epochs'?"
-    assert found["ppo.epoch"].line == 3
-    assert found["reward.sources[0].pattern"].line == 6
+    lines = {problem.key: problem.line for problem in document.problems}
+    assert lines == {"ppo.kl_coef": 2, "ppo.epoch": 3, "reward.sources[0].pattern": 6}
     assert document.get("ppo.kl_coef") == -1
 
 
-def test_a_file_that_is_not_toml_opens_with_that_as_its_problem(tmp_path: Path) -> None:
-    path = tmp_path / "broken.toml"
-    path.write_text("[ppo]\nkl_coef = \nepochs = 2\n")
-    document = ConfigDocument.open(path)
+def test_a_file_that_is_not_toml_opens_with_that_as_its_problem() -> None:
+    document = ConfigDocument("[ppo]\nkl_coef = \nepochs = 2\n")
     [problem] = document.problems
     assert problem.line == 2
     assert problem.message.startswith("not TOML: ")
@@ -216,18 +195,15 @@ def test_the_present_value_is_no_step_and_true_is_not_one() -> None:
     assert not document.undo()
 
 
-def test_a_section_that_is_not_a_table_takes_no_setting() -> None:
+def test_what_the_form_cannot_change_stays_as_it_is() -> None:
     document = ConfigDocument("ppo = 3")
     assert document.get("ppo.epochs") == 4
     with pytest.raises(UsageError, match="ppo is not a table"):
         document.set("ppo.epochs", 2)
     assert document.text == "ppo = 3"
-
-
-def test_nan_elsewhere_does_not_keep_the_form_from_changing_a_setting() -> None:
     document = ConfigDocument("[ppo]\nclip = nan\n")
     document.set("ppo.epochs", 2)
-    assert [p.key for p in document.problems] == ["ppo.clip"]
+    assert [p.key for p in document.problems] == ["ppo.clip"], "NaN elsewhere is no obstacle"
 
 
 def test_reset_restores_the_value_of_the_preset() -> None:
@@ -249,13 +225,12 @@ def test_reset_restores_the_value_of_the_preset() -> None:
 def test_undo_goes_back_over_both_views_and_redo_forth() -> None:
     document = ConfigDocument.open("quickstart")
     texts = [document.text]
-    for step in range(300):
+    for step in range(20):
         if step % 2:
             document.set_text(document.text + f"# note {step}\n")
         else:
-            document.set("ppo.epochs", step % 90 + 3)
+            document.set("ppo.epochs", step + 3)
         texts.append(document.text)
-    assert len(set(texts)) == 301
     for expected in reversed(texts[:-1]):
         assert document.undo()
         assert document.text == expected
@@ -338,7 +313,7 @@ def test_a_preset_is_saved_as_a_file_of_its_own(tmp_path: Path) -> None:
     assert set(document.changes) == {"ppo.kl_coef"}
 
 
-def test_a_file_that_changed_meanwhile_is_not_overwritten_without_asking(mine: Path) -> None:
+def test_a_file_that_changed_meanwhile_is_not_overwritten_without_asking_and_can_be_reloaded(mine: Path) -> None:
     document = ConfigDocument.open(mine)
     document.set("ppo.kl_coef", 0.2)
     stamp = mine.stat()
@@ -348,23 +323,15 @@ def test_a_file_that_changed_meanwhile_is_not_overwritten_without_asking(mine: P
         save(document)
     assert refused.value.path == mine
     assert "0.7" in mine.read_text()
-    save(document, overwrite=True)
-    assert "0.2" in mine.read_text()
-    save(document)
-
-
-def test_the_changed_file_can_be_reloaded_and_the_reload_undone(mine: Path) -> None:
-    document = ConfigDocument.open(mine)
-    document.set("ppo.kl_coef", 0.2)
-    mine.write_text(COMMENTED.replace("0.1", "0.7"))
     text, content = read_text(mine, "")
     document.set_text(text)
     document.saved(mine, text, content)
-    assert document.get("ppo.kl_coef") == 0.7
-    assert not document.dirty
+    assert (document.get("ppo.kl_coef"), document.dirty) == (0.7, False)
     document.undo()
-    assert document.get("ppo.kl_coef") == 0.2
-    assert document.dirty
+    assert (document.get("ppo.kl_coef"), document.dirty) == (0.2, True)
+    mine.write_text("else")
+    save(document, overwrite=True)
+    assert "0.2" in mine.read_text()
     save(document)
 
 
@@ -387,23 +354,16 @@ def test_a_full_disk_loses_nothing(failing: str, mine: Path, monkeypatch: pytest
     assert document.get("ppo.kl_coef") == 0.2
 
 
-def test_a_link_stays_a_link(mine: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_links_line_ends_of_windows_and_a_byte_order_mark_stay(mark: str, mine: Path, tmp_path: Path) -> None:
+    mine.write_bytes((mark + COMMENTED.replace("\n", "\r\n")).encode())
     link = tmp_path / "link.toml"
     link.symlink_to(mine)
     document = ConfigDocument.open(link)
-    document.set("ppo.kl_coef", 0.2)
-    save(document)
-    assert link.is_symlink()
-    assert "0.2" in mine.read_text()
-
-
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_line_ends_of_windows_and_a_byte_order_mark_stay(mark: str, mine: Path) -> None:
-    mine.write_bytes((mark + COMMENTED.replace("\n", "\r\n")).encode())
-    document = ConfigDocument.open(mine)
     assert document.text == COMMENTED
     document.set("ppo.kl_coef", 0.2)
     save(document)
+    assert link.is_symlink()
     assert mine.read_bytes() == (mark + COMMENTED.replace("0.1", "0.2").replace("\n", "\r\n")).encode()
 
 

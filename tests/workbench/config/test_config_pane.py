@@ -60,9 +60,15 @@ def test_a_row_shows_what_changed_against_preset_and_file_and_what_is_wrong() ->
 # Editing
 
 
-async def test_a_number_is_edited_in_place() -> None:
+async def test_a_number_is_edited_in_place_and_escape_leaves_it() -> None:
     async with opened("quickstart") as s:
         await s.go_to("ppo.kl_coef")
+        await s.press("enter")
+        await s.write("0.2")
+        await s.press("escape")
+        assert not s.document.dirty
+        assert not s.app.query(FieldEditor)
+        assert s.app.heard == []
         await s.press("enter")
         editor = s.app.query_one(FieldEditor)
         assert editor.value == "0.05"
@@ -76,18 +82,6 @@ async def test_a_number_is_edited_in_place() -> None:
         assert len(s.messages(ConfigPane.Changed)) == 1
         assert not s.app.query(FieldEditor)
         assert isinstance(s.app.focused, ConfigRows)
-
-
-async def test_escape_leaves_the_value_as_it_was() -> None:
-    async with opened("quickstart") as s:
-        await s.go_to("ppo.kl_coef")
-        await s.press("enter")
-        await s.write("0.2")
-        await s.press("escape")
-        assert s.document.get("ppo.kl_coef") == 0.05
-        assert not s.document.dirty
-        assert not s.app.query(FieldEditor)
-        assert s.app.heard == []
 
 
 @pytest.mark.parametrize("size", [(38, 18), (80, 24), (120, 40)])
@@ -128,46 +122,28 @@ async def test_left_and_right_step_a_value_and_each_step_can_be_undone() -> None
         assert s.document.get("optim.policy_lr") == 4e-4
 
 
-async def test_a_switch_toggles_at_once() -> None:
-    async with opened("quickstart") as s:
+async def test_a_switch_toggles_a_choice_is_taken_from_a_list_and_a_list_edited_as_text() -> None:
+    async with opened("quickstart", NARROW) as s:
         await s.go_to("data.shuffle")
         await s.press("enter")
         assert s.document.get("data.shuffle") is False
         await s.press("right")
         assert s.document.get("data.shuffle") is True
-
-
-async def test_a_choice_is_taken_from_a_list() -> None:
-    async with opened("quickstart", NARROW) as s:
         await s.go_to("optim.schedule")
         await s.press("enter")
         assert isinstance(s.app.screen, AnswerScreen)
         await s.press("down", "down", "enter")
         assert s.document.get("optim.schedule") == "cosine"
-        await s.press("enter", "up", "escape")
-        assert s.document.get("optim.schedule") == "cosine"
-        await s.press("left")
+        await s.press("enter", "up", "escape", "left")
         assert s.document.get("optim.schedule") == "linear"
-
-
-async def test_a_list_is_edited_as_text_between_commas() -> None:
-    async with opened("quickstart") as s:
+        await s.press("backspace")
+        assert s.document.changes == {}, "backspace restores the value of the preset"
         await s.go_to("model.lora_targets")
         await s.press("enter")
         assert s.app.query_one(FieldEditor).value == "q_proj, k_proj, v_proj, o_proj"
         await s.write("q_proj, up_proj")
         await s.press("enter")
         assert s.document.get("model.lora_targets") == ["q_proj", "up_proj"]
-
-
-async def test_backspace_restores_the_value_of_the_preset() -> None:
-    async with opened("quickstart") as s:
-        await s.go_to("ppo.epochs")
-        await s.press("right")
-        assert s.document.get("ppo.epochs") == 3
-        await s.press("backspace")
-        assert s.document.get("ppo.epochs") == 2
-        assert s.document.changes == {}
 
 
 async def test_sections_fold() -> None:
@@ -229,15 +205,6 @@ async def test_tab_takes_the_suggested_path(tmp_path: Path, monkeypatch: pytest.
 # TOML
 
 
-async def test_reward_sources_are_edited_as_toml_at_their_line() -> None:
-    async with opened("quickstart") as s:
-        await s.go_to("reward.sources")
-        await s.press("enter")
-        view = s.app.query_one(TomlView)
-        assert s.app.focused is view
-        assert view.document.get_line(view.cursor_location[0]) == 'sources = ["lexicon"]'
-
-
 async def test_form_and_toml_are_two_views_of_one_document() -> None:
     async with opened("quickstart", (120, 40)) as s:
         await s.go_to("ppo.kl_coef")
@@ -263,12 +230,15 @@ async def test_form_and_toml_are_two_views_of_one_document() -> None:
         assert not s.app.query_one(TomlView).display
 
 
-async def test_the_form_and_the_help_follow_the_cursor_of_the_toml() -> None:
+async def test_reward_sources_are_edited_as_toml_and_the_form_follows_its_cursor() -> None:
     async with opened("quickstart", (120, 40)) as s:
-        await s.go_to("ppo.epochs")
-        await s.press("t", "down")
+        await s.go_to("reward.sources")
+        await s.press("enter")
         view = s.app.query_one(TomlView)
-        assert view.document.get_line(view.cursor_location[0]) == "kl_coef = 0.05"
+        assert s.app.focused is view
+        assert view.document.get_line(view.cursor_location[0]) == 'sources = ["lexicon"]'
+        while view.document.get_line(view.cursor_location[0]) != "kl_coef = 0.05":
+            await s.press("down")
         row = s.app.query_one(ConfigRows).selected
         assert row is not None
         assert row.key == "ppo.kl_coef"

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from config_files import config_problems
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.config import Config
-from trainer.config.problems import setting_keys
+from trainer.config.problems import broken_rule, setting_keys
 from workbench.config.fields import (
     as_text,
     editable,
@@ -123,14 +122,6 @@ def test_what_is_allowed_is_said_with_its_unit() -> None:
     assert limits(FIELDS["data.system"]) == ""
 
 
-def walk(key: str, value: Any, direction: int, count: int) -> list[Any]:
-    values = []
-    for _ in range(count):
-        value = stepped(FIELDS[key], value, direction)
-        values.append(value)
-    return values
-
-
 @pytest.mark.parametrize(
     ("key", "start", "direction", "expected"),
     [
@@ -158,18 +149,20 @@ def walk(key: str, value: Any, direction: int, count: int) -> list[Any]:
     ],
 )
 def test_steps_are_sensible_and_stay_in_range(key: str, start: Any, direction: int, expected: list[Any]) -> None:
-    values = walk(key, start, direction, len(expected))
-    assert values == expected
-    assert {type(value) for value in values} == {type(start)}
+    value = start
+    for wanted in expected:
+        value = stepped(FIELDS[key], value, direction)
+        assert value == wanted
+        assert type(value) is type(start)
 
 
 @pytest.mark.parametrize("field", FIELDS.values(), ids=lambda field: field.key)
 @pytest.mark.parametrize("direction", [1, -1])
 def test_no_step_leaves_the_range_of_the_schema(field: Any, direction: int) -> None:
-    section = field.key.partition(".")[0]
-    for value in walk(field.key, field.schema["default"], direction, 60):
-        own = [p for p in config_problems({section: {field.name: value}}) if p.startswith(f"{field.key} = ")]
-        assert not [p for p in own if "must be" in p]
+    value = field.schema["default"]
+    for _ in range(60):
+        value = stepped(field, value, direction)
+        assert not broken_rule(field.key, value)
 
 
 def test_search_goes_by_name_help_and_advice_and_puts_names_first() -> None:

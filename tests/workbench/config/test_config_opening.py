@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 from textual.widgets import Input, OptionList
@@ -65,52 +63,42 @@ async def test_a_file_is_opened_over_unsaved_changes_after_one_question_and_no_f
     Path("mine.toml").write_text(MINE)
     threads: list[threading.Thread] = []
 
-    def noted(module: ModuleType, name: str) -> None:
-        real = getattr(module, name)
-
-        def note(*arguments: Any, **options: Any) -> Any:
-            threads.append(threading.current_thread())
-            return real(*arguments, **options)
-
-        monkeypatch.setattr(module, name, note)
-
-    async with workbench(pane="config") as (screen, pilot):
-        for module, name in ((documents, "read_regular"), (documents, "whole_file")):
-            noted(module, name)
-        pane, asked = screen.query_one(ConfigPane), []
-        push = screen.app.push_screen
+    def noted(name: str) -> None:
+        real = getattr(documents, name)
         monkeypatch.setattr(
-            screen.app, "push_screen", lambda shown, *more, **how: (asked.append(shown), push(shown, *more, **how))[1]
+            documents, name, lambda *more, **how: (threads.append(threading.current_thread()), real(*more, **how))[1]
         )
 
-        async def choose(wanted: str, sees: str = "") -> None:
+    async with workbench(pane="config") as (screen, pilot):
+        noted("read_regular")
+        noted("whole_file")
+        pane = screen.query_one(ConfigPane)
+
+        async def choose(wanted: str) -> None:
             await pilot.press("p")
             await until(pilot, lambda: isinstance(screen.app.screen, AnswerScreen))
             options = screen.app.screen.query_one(OptionList)
             titles = [str(option.prompt) for option in options.options]
             assert "in this folder: Mine learns to rhyme." in "\n".join(titles)
             options.highlighted = next(place for place, title in enumerate(titles) if title.startswith(wanted))
-            await until(pilot, lambda: sees in screen_text(screen.app.screen))  # type: ignore[arg-type]
+            await until(pilot, lambda: wanted in screen_text(screen.app.screen))  # type: ignore[arg-type]
             await pilot.press("enter")
 
         pane.document.set("ppo.epochs", 9)
         for answer, epochs in (("n", 9), ("y", 2)):
-            asked.clear()
             await choose("mine.toml")
             await until(pilot, lambda: isinstance(screen.app.screen, UnsavedScreen))
             await press_when_asked(pilot, answer)
             await until(pilot, lambda: screen.app.screen is screen)
             assert pane.document.get("ppo.epochs") == epochs
-            assert [type(one) for one in asked if isinstance(one, UnsavedScreen)] == [UnsavedScreen]
         for number in range(40):  # more than the screen has lines
             Path(f"mine-{number}.toml").write_text(MINE)
-        await choose("another file", sees="another file …")
+        await choose("another file")
         await until(pilot, lambda: isinstance(screen.app.screen, TextPromptScreen))
         screen.app.screen.query_one(Input).value = "absent.toml"
         await pilot.press("enter")
-        await until(
-            pilot, lambda: "no preset or file 'absent.toml'" in str(screen.app.screen.query_one(".detail").render())
-        )
+        refused = "no preset or file 'absent.toml'"
+        await until(pilot, lambda: refused in str(screen.app.screen.query_one(".detail").render()))
         await pilot.press("escape")
         await until(pilot, lambda: screen.app.screen is screen)
         pane.document.set("ppo.epochs", 5)

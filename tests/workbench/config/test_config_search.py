@@ -30,10 +30,6 @@ async def test_search_shows_the_matches_and_goes_to_the_best() -> None:
         assert s.pane.query_one(FilterField).display is False
         assert "minibatches" in s.text()
         assert s.app.query_one(ConfigRows).selected.key == "ppo.kl_coef"  # type: ignore[union-attr]
-
-
-async def test_a_search_that_finds_nothing_says_so_and_escape_ends_it() -> None:
-    async with opened("quickstart") as s:
         await s.press("slash", *"qqq")
         assert "No matching settings" in s.text()
         await s.press("escape")

@@ -22,31 +22,27 @@ def of_history(history: History) -> RunView:
     return view
 
 
-async def test_compared_runs_are_drawn_in_the_enlarged_chart_five_at_most():
-    async with Bench().run_test(size=(120, 30)) as pilot:
-        pane = await opened(pilot, view_of(20))
-        pane.compare([(Path(f"run-{number}"), of_history(history_of([0.1 * number] * 90))) for number in range(7)])
-        await pilot.press("enter")
-        legend = [line for line in (await shown(pilot)).splitlines() if "this run" in line]
-        assert " ".join(legend[0].split()) == "─ this run a run-0 b run-1 c run-2 d run-3 e run-4"
-        pane.compare([])
-        assert "this run" not in await shown(pilot)
-
-
-async def test_the_open_run_has_one_line_even_where_it_is_among_the_compared():
+async def test_compared_runs_are_drawn_in_the_enlarged_chart_five_at_most_and_the_open_one_once():
     async with Bench().run_test(size=(120, 30)) as pilot:
         view = view_of(20)
         assert view.started is not None
         pane = await opened(pilot, view)
-        this, other = Path(view.started.folder), Path("runs/other")
-        pane.compare([(this.resolve(), view), (other, of_history(history_of([0.1] * 20)))])
+
+        async def legend() -> str:
+            return " ".join("".join(line for line in (await shown(pilot)).splitlines() if "this run" in line).split())
+
+        others = [(Path(f"run-{number}"), of_history(history_of([0.1 * number] * 90))) for number in range(7)]
+        pane.compare(others)
         await pilot.press("enter")
-        legend = [line for line in (await shown(pilot)).splitlines() if "this run" in line]
-        assert legend[0].split() == ["─", "this", "run", "a", "other"]
-        view.take(started(folder=str(other)))
+        assert await legend() == "─ this run a run-0 b run-1 c run-2 d run-3 e run-4"
+        pane.compare([(Path(view.started.folder).resolve(), view), *others[:1]])
+        assert await legend() == "─ this run a run-0"
+        view.take(started(folder="run-0"))
         view.take(iteration(1))
         pane.show_run(view)
-        assert "a quickstart-0001" in await shown(pilot), "another run was opened meanwhile"
+        assert await legend() == "─ this run a quickstart-0001", "another run was opened meanwhile"
+        pane.compare([])
+        assert await legend() == ""
 
 
 async def test_a_run_of_another_kind_has_its_own_metrics_and_no_choice_among_them():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -60,11 +61,19 @@ class Troubled(SteeredRun):
             self.apply()
 
 
-async def troubled(screen: MainScreen, pilot: Pilot[str], count: int = 1) -> None:
-    """Start the run and wait for its alarms."""
-    await start_run(pilot)
-    await until(pilot, lambda: len(screen.supervisor.view.alarms) == count)
-    await pilot.pause()
+@asynccontextmanager
+async def troubled(
+    *alarms: Alarm, opens: str = "", size: tuple[int, int] = (120, 36)
+) -> AsyncIterator[tuple[Troubled, MainScreen, Pilot[str]]]:
+    """Start a run and wait for its alarms. opens: a key to press then."""
+    run = Troubled(*alarms)
+    async with workbench(run, size=size) as (screen, pilot):
+        await start_run(pilot)
+        await until(pilot, lambda: len(screen.supervisor.view.alarms) == len(alarms))
+        await pilot.pause()
+        if opens:
+            await opened(pilot, opens)
+        yield run, screen, pilot
 
 
 def shown(pilot: Pilot[str]) -> str:
@@ -72,19 +81,18 @@ def shown(pilot: Pilot[str]) -> str:
     return screen_text(pilot.app.screen)  # type: ignore[arg-type]
 
 
-async def opened(pilot: Pilot[str], key: str, kind: type) -> None:
+async def opened(pilot: Pilot[str], key: str) -> None:
     await pilot.press(key)
-    await until(pilot, lambda: isinstance(pilot.app.screen, kind))
+    await until(pilot, lambda: isinstance(pilot.app.screen, FixScreen if key == "F" else AlarmScreen))
     await pilot.pause()
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 60)])
 async def test_one_key_opens_the_newest_alarm_with_evidence_advice_and_fixes(size: tuple[int, int]) -> None:
-    async with workbench(Troubled(alarm(0, code="truncation"), alarm(1)), size=size) as (screen, pilot):
-        await troubled(screen, pilot, 2)
+    async with troubled(alarm(0, code="truncation"), alarm(1), size=size) as (_, screen, pilot):
         assert "⚠ KL high and 1 more" in status(screen)
         assert "! opens" in screen_text(screen)
-        await opened(pilot, "exclamation_mark", AlarmScreen)
+        await opened(pilot, "exclamation_mark")
         text = shown(pilot)
         for part in (
             "⚠ KL high   iteration 1   1 of 2",
@@ -109,10 +117,7 @@ async def test_one_key_opens_the_newest_alarm_with_evidence_advice_and_fixes(siz
     ids=["set", "rollback", "paused"],
 )
 async def test_enter_applies_the_highlighted_fix(downs: int, asked: Any) -> None:
-    run = Troubled(alarm(1))
-    async with workbench(run) as (screen, pilot):
-        await troubled(screen, pilot)
-        await opened(pilot, "exclamation_mark", AlarmScreen)
+    async with troubled(alarm(1), opens="exclamation_mark") as (run, screen, pilot):
         await pilot.press(*["down"] * downs, "enter")
         await until(pilot, lambda: bool(run.asked))
         assert run.asked == [asked]
@@ -126,10 +131,7 @@ async def test_enter_applies_the_highlighted_fix(downs: int, asked: Any) -> None
 
 @pytest.mark.parametrize(("key", "asked"), [("y", True), ("enter", True), ("n", False), ("escape", False)])
 async def test_one_key_applies_the_first_fix_once_the_user_agrees(key: str, asked: bool) -> None:
-    run = Troubled(alarm(1))
-    async with workbench(run) as (screen, pilot):
-        await troubled(screen, pilot)
-        await opened(pilot, "F", FixScreen)
+    async with troubled(alarm(1), opens="F") as (run, screen, pilot):
         assert "Raise kl_coef to 0.1?" in shown(pilot)
         assert "KL high: the KL is 24.1" in shown(pilot)
         assert run.asked == []
@@ -141,10 +143,7 @@ async def test_one_key_applies_the_first_fix_once_the_user_agrees(key: str, aske
 
 
 async def test_a_dismissed_alarm_disappears_and_the_next_is_the_newest() -> None:
-    run = Troubled(alarm(0, code="truncation"), alarm(1))
-    async with workbench(run) as (screen, pilot):
-        await troubled(screen, pilot, 2)
-        await opened(pilot, "exclamation_mark", AlarmScreen)
+    async with troubled(alarm(0, code="truncation"), alarm(1), opens="exclamation_mark") as (run, screen, pilot):
         await pilot.press("y")
         assert pilot.app.clipboard.startswith("⚠ KL high, iteration 1\nthe KL is 24.1 nats a sequence")
         assert "Raise kl_coef." in pilot.app.clipboard
@@ -152,28 +151,27 @@ async def test_a_dismissed_alarm_disappears_and_the_next_is_the_newest() -> None
         assert [alarm.code for alarm in screen.supervisor.view.alarms] == ["truncation"]
         await pilot.pause()
         assert "⚠ truncation   iteration" in status(screen)
-        await opened(pilot, "exclamation_mark", AlarmScreen)
+        await opened(pilot, "exclamation_mark")
         await pilot.press("delete")
         await until(pilot, lambda: "⚠" not in status(screen))
         assert run.asked == []
 
 
 async def test_without_an_alarm_its_keys_do_nothing_and_are_not_offered() -> None:
-    async with workbench(Troubled()) as (screen, pilot):
-        await start_run(pilot)
+    async with troubled() as (_, screen, pilot):
         await until(pilot, lambda: len(screen.supervisor.view.history) == 1)
         await pilot.press("exclamation_mark", "F")
         assert pilot.app.screen is screen
-        assert not {"ask('alarm')", "ask('fix')"} & {a.binding.action for a in screen.active_bindings.values()}
+        assert not {"exclamation_mark", "F"} & screen.active_bindings.keys()
 
 
 async def test_an_alarm_without_a_fix_has_advice_alone() -> None:
-    async with workbench(Troubled(alarm(1, fixes=[]))) as (screen, pilot):
-        await troubled(screen, pilot)
+    async with troubled(alarm(1, fixes=[])) as (_, screen, pilot):
+        assert "exclamation_mark" in screen.active_bindings
         await pilot.press("F")
         await until(pilot, lambda: "KL high: no fix can be applied now" in screen_text(screen))
         assert pilot.app.screen is screen
-        await opened(pilot, "exclamation_mark", AlarmScreen)
+        await opened(pilot, "exclamation_mark")
         assert "Raise kl_coef." in shown(pilot)
         assert "No fix can be applied from here." in shown(pilot)
         assert not pilot.app.screen.query_one(OptionList).display
@@ -197,7 +195,7 @@ async def test_a_run_that_has_ended_gets_advice_and_no_fixes() -> None:
         await until(pilot, lambda: bool(screen.supervisor.view.alarms))
         await pilot.press("F")
         assert pilot.app.screen is screen
-        await opened(pilot, "exclamation_mark", AlarmScreen)
+        await opened(pilot, "exclamation_mark")
         assert "Raise kl_coef." in shown(pilot)
         assert "No fix can be applied from here." in shown(pilot)
 
@@ -209,9 +207,9 @@ async def test_fixes_reach_a_run_of_another_process_by_its_inbox() -> None:
         async with workbench(watch=folder) as (screen, pilot):
             await until(pilot, lambda: bool(screen.supervisor.view.alarms))
             await pilot.pause()
-            await opened(pilot, "F", FixScreen)
+            await opened(pilot, "F")
             await pilot.press("y")
-            await opened(pilot, "exclamation_mark", AlarmScreen)
+            await opened(pilot, "exclamation_mark")
             await pilot.press("down", "enter")
             await pilot.pause()
             inbox.take()
@@ -220,10 +218,7 @@ async def test_fixes_reach_a_run_of_another_process_by_its_inbox() -> None:
 
 @pytest.mark.parametrize("key", ["exclamation_mark", "F"])
 async def test_a_fix_that_no_longer_applies_when_the_user_agrees_changes_nothing(key: str) -> None:
-    run = Troubled(alarm(1))
-    async with workbench(run) as (screen, pilot):
-        await troubled(screen, pilot)
-        await opened(pilot, key, AlarmScreen if key != "F" else FixScreen)
+    async with troubled(alarm(1), opens=key) as (run, screen, pilot):
         screen.supervisor.set("ppo.kl_coef", 0.3)
         await until(pilot, lambda: screen.supervisor.view.alarms == [])
         await pilot.press("enter")
@@ -233,8 +228,7 @@ async def test_a_fix_that_no_longer_applies_when_the_user_agrees_changes_nothing
 
 
 async def test_while_labelling_no_stray_key_applies_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with workbench(Troubled(alarm(1))) as (screen, pilot):
-        await troubled(screen, pilot)
+    async with troubled(alarm(1)) as (_, screen, pilot):
         await pilot.press("f5")
         assert screen.check_action("ask", ("alarm",))
         monkeypatch.setattr(screen.query_one(LabelPane), "worker", SimpleNamespace(state=None))
@@ -246,29 +240,25 @@ async def test_while_labelling_no_stray_key_applies_a_fix(monkeypatch: pytest.Mo
 async def test_hostile_texts_of_an_alarm_are_shown_and_not_obeyed(size: tuple[int, int]) -> None:
     fix = Fix(label=HOSTILE, action="set", key="ppo.kl_coef", value=0.1)
     reported = alarm(1, code=HOSTILE, message=HOSTILE, advice=HOSTILE * 40, evidence={HOSTILE: 1.0}, fixes=[fix])
-    async with workbench(Troubled(reported), size=size) as (screen, pilot):
-        await troubled(screen, pilot)
+    async with troubled(reported, size=size) as (_, _, pilot):
         texts = [shown(pilot)]
-        await opened(pilot, "exclamation_mark", AlarmScreen)
+        await opened(pilot, "exclamation_mark")
         texts.append(shown(pilot))
         await pilot.press("pagedown", "pagedown", "pageup", "escape")
-        await opened(pilot, "F", FixScreen)
+        await opened(pilot, "F")
         texts.append(shown(pilot))
         await pilot.press("escape", "f8")
         await pilot.pause()
-        texts.append(shown(pilot))
-        for text in texts:
+        for text in (*texts, shown(pilot)):
             assert "a␛]0;owned␇␛[2J␍b" in text
             assert not {"\x1b", "\x07", "\r", "\u202e"} & set(text)
-        assert pilot.app.is_running
 
 
 @pytest.mark.parametrize("size", [(60, 20), (80, 24), (120, 36)])
 async def test_a_long_advice_is_read_page_by_page(size: tuple[int, int]) -> None:
     words = " ".join(f"word{number}" for number in range(400))
-    async with workbench(Troubled(alarm(0, code="other"), alarm(1, advice=words)), size=size) as (screen, pilot):
-        await troubled(screen, pilot, 2)
-        await opened(pilot, "exclamation_mark", AlarmScreen)
+    alarms = alarm(0, code="other"), alarm(1, advice=words)
+    async with troubled(*alarms, opens="exclamation_mark", size=size) as (_, _, pilot):
         for part in ("KL high", *(fix.label for fix in FIXES), "esc closes"):
             assert part in shown(pilot), "these are in sight however long the text"
         assert "word399" not in shown(pilot)
@@ -283,10 +273,9 @@ async def test_the_keys_can_be_remapped(tmp_path: Path) -> None:
     folder.mkdir()
     keys = 'preset = "vim"\n[keys]\n"alarm.open" = "ctrl+a"\n"alarm.put-away" = "w"\n'
     (folder / "keys.toml").write_text(keys)
-    async with workbench(Troubled(alarm(0, code="truncation", fixes=[]), alarm(1))) as (screen, pilot):
-        await troubled(screen, pilot, 2)
+    async with troubled(alarm(0, code="truncation", fixes=[]), alarm(1)) as (_, screen, pilot):
         await until(pilot, lambda: "^a opens" in screen_text(screen))
-        await opened(pilot, "ctrl+a", AlarmScreen)
+        await opened(pilot, "ctrl+a")
         assert "w dismisses it" in shown(pilot)
         await pilot.press("j", "j", "k")
         assert pilot.app.screen.query_one(OptionList).highlighted == 1

@@ -131,7 +131,14 @@ def reference_markdown() -> str:
             heading, _, purpose = _first_line(section).partition(": ")
             parts.append(f"## {heading}\n\n{purpose[:1].upper()}{purpose[1:]}\n")
             lines = ["| option | type | default | live | what it does |", "|---|---|---|---|---|"]
-            lines += [_row_markdown(row) for row in rows if row.key.startswith(f"{table}.")]
+            for row in rows:
+                if row.key.startswith(f"{table}."):
+                    default = f"{f'`{row.default}`' if row.default else 'required;'} {row.unit}".rstrip("; ")
+                    source = f"Default from: {row.source}." if row.source else ""
+                    description = " ".join(filter(None, (row.help, row.advice, source)))
+                    allowed, default = ", ".join(filter(None, (row.type, row.rule))), default * (row.type != "table")
+                    cells = (f"`{row.key}`", allowed, default, "live" * row.live, description)
+                    lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
             parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
@@ -149,15 +156,6 @@ def _tables(schema: type[Section]) -> Iterator[tuple[str, type[Section]]]:
     for name, field in schema.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):  # not the kind of run
             yield name, field.annotation
-
-
-def _row_markdown(row: Setting) -> str:
-    kind = ", ".join(filter(None, (row.type, row.rule)))
-    default = f"{f'`{row.default}`' if row.default else 'required;'} {row.unit}".rstrip("; ")
-    source = f"Default from: {row.source}." if row.source else ""
-    description = " ".join(filter(None, (row.help, row.advice, source)))
-    cells = (f"`{row.key}`", kind, "" if row.type == "table" else default, "live" * row.live, description)
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _section_rows(section: type[Section], prefix: str) -> Iterator[Setting]:

@@ -260,7 +260,9 @@ class ConfigDocument:
                 table[name] = value
                 document.setdefault(section, tomlkit.table())[name] = value
             text = tomlkit.dumps(document)
-            is_right = _as_json(parse_toml(text)) == _as_json(expected)
+            # As texts, in which NaN equals NaN.
+            one, other = (json.dumps(values, sort_keys=True, default=str) for values in (parse_toml(text), expected))
+            is_right = one == other
         except (tomlkit.exceptions.TOMLKitError, TypeError, ValueError, KeyError):
             is_right = False
         if not is_right:  # the form must never damage what it does not show, whatever TOML tomlkit cannot handle
@@ -327,11 +329,6 @@ def _as_run(key: str, value: Any) -> Any:
     except ValidationError:
         return value
     return Path(read).absolute() if key == "run.dir" else read
-
-
-def _as_json(values: dict[str, Any]) -> str:
-    """Return a text that is the same for the same TOML; NaN equals NaN here."""
-    return json.dumps(values, sort_keys=True, default=str)
 
 
 def key_lines(text: str) -> dict[str, int]:

@@ -44,7 +44,8 @@ from workbench.text import visible
 
 _NUMBERS = ("number", "integer")
 _EDITOR = 24  # minimum columns for text, paths and lists
-_NEXT: dict[View, View] = {"basic": "all", "all": "changed", "changed": "basic"}
+NEXT: dict[View, View] = {"basic": "all", "all": "changed", "changed": "basic"}
+"""View that the key shows next."""
 
 
 class FieldEditor(Input):
@@ -192,11 +193,6 @@ class ConfigForm(MountedWhole, Container):
         self.say(self.note)
         self.shown = sum(row.shown for row in rows if isinstance(row, SectionRow))
 
-    @property
-    def next_view(self) -> View:
-        """View that the key shows next."""
-        return _NEXT[self.view]
-
     def go_to(self, key: str) -> None:
         """Move the cursor to a setting, also if it is hidden or its section is folded."""
         if not self.rows.go_to(key):
@@ -310,7 +306,7 @@ class ConfigForm(MountedWhole, Container):
 
     def action_view(self) -> None:
         """Show the basic settings, all, or those that differ from the preset."""
-        self.view = self.next_view
+        self.view = NEXT[self.view]
 
     def watch_view(self) -> None:
         self.show()

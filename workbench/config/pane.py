@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -25,7 +26,7 @@ from workbench.config.document import ConfigDocument, Problem, line_of
 from workbench.config.estimates import estimate, file_problems
 from workbench.config.fields import fields_by_key, search
 from workbench.config.files import OverwriteError, read_text, sources
-from workbench.config.form import ConfigForm
+from workbench.config.form import NEXT, ConfigForm
 from workbench.config.rows import ConfigRows, FieldRow
 from workbench.config.views import CostLines, TomlView
 from workbench.kit.cursor_list import FilterField
@@ -100,7 +101,7 @@ class ConfigPane(Pane):
         self._help = CutText(id="config-help")
         self.form = ConfigForm(document, self._help)
         """Form, which may be hidden."""
-        self._toml = TomlView(self._take_typed)
+        self._toml = TomlView(lambda text: self.form.make(partial(self.document.set_text, text)))
         self._heading = Static(id="config-heading", markup=False)
         self._list = OptionList(id="config-problems", compact=True)  # of problems, then of warnings
         self._list.display = False
@@ -197,11 +198,6 @@ class ConfigPane(Pane):
         if event.document:
             self.post_message(self.Changed())
 
-    def _take_typed(self, text: str) -> None:
-        self.document.set_text(text)
-        self.post_message(self.Changed())
-        self.refresh_view()
-
     def action_travel(self, step: Literal["undo", "redo"]) -> None:
         self.form.make(self.document.undo if step == "undo" else self.document.redo)
 
@@ -258,7 +254,7 @@ class ConfigPane(Pane):
         name = visible(document.preset if is_preset else document.name)
         notes = ["preset"] * is_preset + ["*unsaved"] * document.dirty + ["live settings only"] * form.running
         if form.shown < total and not form.words:
-            notes.append(with_keys(f"{form.shown} of {total} shown, {{config.view}} shows {form.next_view}", form))
+            notes.append(with_keys(f"{form.shown} of {total} shown, {{config.view}} shows {NEXT[form.view]}", form))
         if changed := sum(change.from_preset for change in document.changes.values()):
             notes.append(f"•{changed} changed")
         room, shown = self._heading.content_size.width, ""
@@ -309,16 +305,16 @@ class ConfigPane(Pane):
         self._search.open()
 
     @on(Input.Changed, "FilterField")
-    def _find(self, event: Input.Changed) -> None:
+    @on(Input.Submitted, "FilterField")
+    def _find(self, event: Input.Changed | Input.Submitted) -> None:
+        if isinstance(event, Input.Submitted):
+            self.form.rows.focus()
+            return
         self.form.words = event.value
         self.form.close()
         self.refresh_view()
         if found := search(event.value) if event.value else []:
             self.form.rows.go_to(found[0].key)
-
-    @on(Input.Submitted, "FilterField")
-    def _leave_search(self) -> None:
-        self.form.rows.focus()
 
     def _end_search(self) -> None:
         with self.prevent(Input.Changed):
@@ -393,21 +389,18 @@ class ConfigPane(Pane):
 
         rename: ask for another name of a file, too.
         """
-        if (path := self.document.path) is None or rename:
-            return await self._save_as()
-        if problem := await self._problem_of_saving(path):
-            self.notify(visible(problem), severity="error", markup=False)
-        return not problem and not self.document.dirty
-
-    async def _save_as(self) -> bool:
-        """Ask for a name and save the document under it; return whether that is done."""
+        path = self.document.path
+        if path is not None and not rename:
+            if problem := await self._problem_of_saving(path):
+                self.notify(visible(problem), severity="error", markup=False)
+            return not problem and not self.document.dirty
 
         async def write(name: str) -> str:
-            path = Path(name.strip())
-            return await self._problem_of_saving(path, f"{path} exists: choose another name")
+            chosen = Path(name.strip())
+            return await self._problem_of_saving(chosen, f"{chosen} exists: choose another name")
 
-        path = self.document.path or Path(f"my-{self.document.preset or 'run'}.toml")
-        prompt = TextPromptScreen("Save as", str(path), no_name, write)
+        suggested = path or Path(f"my-{self.document.preset or 'run'}.toml")
+        prompt = TextPromptScreen("Save as", str(suggested), no_name, write)
         return await self.app.push_screen_wait(prompt) is not None
 
     async def _problem_of_saving(self, path: Path, kept: str = "", *, overwrite: bool = False) -> str:

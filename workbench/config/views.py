@@ -50,27 +50,24 @@ class CostLines(Widget):
         state = f"✖ {counted(self._problems, 'problem')}" if self._problems else "✓ no problems"
         if len(words) + len(state) >= width:
             state = f"✖ {self._problems}" if self._problems else "✓"
+        pieces = [f"≤ {needed.tokens_per_iteration:,} tokens/it"] if needed else []
+        if memory:
+            weights, adapters = memory.parts["weights"], sum(memory.parts.get(part, 0) for part in _OF_ADAPTERS)
+            sizes = {"weights": weights, "adapters": adapters, memory.phase: memory.peak - weights - adapters}
+            pieces += [f"{name} {gigabytes(size)}" for name, size in sizes.items()]
+        if needed:
+            pieces += [needed.basis, f"≤ {needed.forward_tokens:,} through a model"]
         return Content.assemble(
             (fit(words, max(width - cell_len(state) - 1, 0)), "$text-error" if too_much else ""),
             (f" {state}", "$text-error" if self._problems else "$text-success"),
-            "\n" + " · ".join(packed(_cost_pieces(needed), width, 3)[0]) if needed else "",
+            "\n" + " · ".join(packed(pieces, width, 3)[0]) if needed else "",
         )
-
-
-def _cost_pieces(needed: Estimate) -> list[str]:
-    """Return what an iteration costs, the most important first."""
-    pieces = [f"≤ {needed.tokens_per_iteration:,} tokens/it"]
-    if memory := needed.memory:
-        weights, adapters = memory.parts["weights"], sum(memory.parts.get(part, 0) for part in _OF_ADAPTERS)
-        sizes = {"weights": weights, "adapters": adapters, memory.phase: memory.peak - weights - adapters}
-        pieces += [f"{name} {gigabytes(size)}" for name, size in sizes.items()]
-    return [*pieces, needed.basis, f"≤ {needed.forward_tokens:,} through a model"]
 
 
 class TomlView(TextArea):
     """TOML editor. typed: called with the text after each edit."""
 
-    def __init__(self, typed: Callable[[str], None]) -> None:
+    def __init__(self, typed: Callable[[str], object]) -> None:
         super().__init__(show_line_numbers=True, soft_wrap=False, tab_behavior="focus", compact=True)
         self.display = False
         self._typed = typed

@@ -122,7 +122,11 @@ def metric_chart(picture: Picture, width: int, height: int, *, selected: bool = 
     if picture.marks:
         lines.append([(" " * (left + 1), "text"), *_mark_line(picture.marks, charted.window, across)])
     if others:
-        lines.append(_legend(others, width))
+        legend: Line = [(" ─ this run", _role(0))]
+        room = (width - len(legend[0][0])) // len(others) - 4
+        for number, (name, _) in enumerate(others):
+            legend.append((f"  {LETTERS[number]} {fit_end(visible(name), room)}", _role(number + 1)))
+        lines.append(legend)
     padded: list[Line] = [[*line, (" " * (width - len(plain(line))), "text")] for line in lines[:height]]
     return padded, range(left + 1, left + 1 + across)
 
@@ -253,14 +257,6 @@ def _mark_line(marks: Sequence[Mark], window: Window, across: int) -> Line:
                 ranks[column] = rank
                 cells[column] = sign_of(mark)
     return line_of(cells)
-
-
-def _legend(others: Sequence[tuple[str, History]], width: int) -> Line:
-    pieces: Line = [(" ─ this run", _role(0))]
-    room = (width - len(pieces[0][0])) // len(others) - 4
-    for number, (name, _) in enumerate(others):
-        pieces.append((f"  {LETTERS[number]} {fit_end(visible(name), room)}", _role(number + 1)))
-    return pieces
 
 
 def _column_of(window: Window, iteration: int, across: int) -> int:

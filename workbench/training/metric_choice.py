@@ -16,7 +16,7 @@ from textual.widgets.selection_list import Selection
 from trainer.runs.listing import PPO
 from workbench.kit.dialog import ChoiceList, Dialog
 from workbench.run.history import History
-from workbench.run.metrics import DEFAULT, MAIN, METRICS, METRICS_OF_KIND, Metric
+from workbench.run.metrics import MAIN, METRICS, METRICS_OF_KIND, Metric
 from workbench.run.view import RunView
 
 
@@ -28,23 +28,16 @@ def metrics_of(view: RunView, chosen: Sequence[Metric]) -> tuple[Metric, ...]:
     """
     history, first = view.history, MAIN[view.history.kind]
     if history.kind != PPO:
-        shown = tuple(metric for metric in METRICS_OF_KIND[history.kind] if _is_informative(history, metric))
+        shown = tuple(metric for metric in METRICS_OF_KIND[history.kind] if is_informative(history, metric))
     else:
-        shown = tuple(metric for metric in chosen if _is_informative(history, metric)) or tuple(chosen)
+        shown = tuple(metric for metric in chosen if is_informative(history, metric)) or tuple(chosen)
         if (target := view.kl_target) is not None and target > 0:
             shown = tuple(m._replace(threshold=target, aimed=True) if m.field == "kl" else m for m in shown)
     return tuple(sorted(shown, key=lambda m: first.index(m.field) if m.field in first else len(first)))
 
 
-def hidden_metrics(view: RunView, chosen: Sequence[Metric]) -> int:
-    """Return how many informative default metrics of a PPO run are not `chosen`; 0 for other kinds."""
-    history = view.history
-    if history.kind != PPO:
-        return 0
-    return sum(_is_informative(history, metric) for metric in DEFAULT if metric not in chosen)
-
-
-def _is_informative(history: History, metric: Metric) -> bool:
+def is_informative(history: History, metric: Metric) -> bool:
+    """Return whether the run records `metric` and it changes, as far as it is shown only then."""
     if not len(history) or not (metric.optional or metric.if_varied):
         return True
     low, high = history.range_of(metric.field)

@@ -51,12 +51,6 @@ class Layout(NamedTuple):
     beside: bool  # the histogram is left of the events
 
     @property
-    def above(self) -> int:
-        """Lines of charts, grid and time."""
-        charts = sum(self.charts) if self.stacked else max(self.charts, default=0)
-        return charts + self.rows * self.cell + self.time
-
-    @property
     def below(self) -> int:
         """Lines of histogram and events."""
         return max(self.histogram, self.events) if self.beside else self.histogram + self.events
@@ -275,18 +269,14 @@ def histogram(scores: Sequence[float], iteration: int, width: int, height: int) 
         counts[min(int(scale.position(score) * bins), bins - 1)] += 1
     columns = min(across // bins, _WIDEST_BIN)
     bars = bar_lines(counts, max(counts), max(height - 2, 1), columns)
-    return [*lines, *([(" " + line, "series")] for line in bars), _axis(scale, mean, bins * columns)][:height]
-
-
-def _axis(scale: Axis, mean: float, width: int) -> Line:
-    """Return the axis: its ends and the place of the mean."""
     low, high = (number_text(end, _DIGITS, 9) for end in (scale.low, scale.high))
-    room = width - len(low) - len(high) - 2
-    if scale.high <= scale.low or room < 1:
-        return [(f" {low}" if scale.high <= scale.low else f" {low} {high}", "muted")]
-    place = round(scale.position(mean) * (width - 1)) - len(low) - 1
-    line = "".join("┴" if place == column else "─" for column in range(room))
-    return [(f" {low} ", "muted"), (line, "axis"), (f" {high}", "muted")]
+    room = bins * columns - len(low) - len(high) - 2
+    axis: Line = [(f" {low}" if scale.high <= scale.low else f" {low} {high}", "muted")]
+    if scale.high > scale.low and room > 0:
+        place = round(scale.position(mean) * (bins * columns - 1)) - len(low) - 1
+        line = "".join("┴" if place == column else "─" for column in range(room))
+        axis = [(f" {low} ", "muted"), (line, "axis"), (f" {high}", "muted")]
+    return [*lines, *([(" " + line, "series")] for line in bars), axis][:height]
 
 
 class DrawnBy(Drawn):

@@ -28,7 +28,7 @@ from workbench.run.sentences import in_brief, level_sign, rank_texts, urgent_fir
 from workbench.run.view import Mark, RunView
 from workbench.text import Line
 from workbench.training.alarms import alarm_lines
-from workbench.training.metric_choice import ChooseMetricsScreen, hidden_metrics, metrics_of
+from workbench.training.metric_choice import ChooseMetricsScreen, is_informative, metrics_of
 from workbench.training.metric_grid import Charted, reading_at
 from workbench.training.overview import DrawnBy, Layout, Overview, Shown, histogram, layout, overview
 from workbench.training.score_against_kl import curve_of, point_at, point_text, score_against_kl
@@ -311,7 +311,8 @@ class TrainingPane(Pane):
                 others=self._beside(),
             )
             charts.show(lambda width, _: overview(shown, width)[0], shown)
-        iteration, hidden = charted.iteration, hidden_metrics(view, self._chosen)
+        iteration, is_ppo = charted.iteration, view.history.kind == PPO
+        hidden = sum(is_ppo and m not in self._chosen and is_informative(view.history, m) for m in DEFAULT)
         below = len(self._metrics) - len(shared.charts) - shared.rows * shared.columns if is_all else 0
         words = [f"iteration {iteration} of {view.history.numbers[-1]}"] if iteration is not None else []
         words += [*sorted(self._drawn), *([f"{below} more ↓"] if below > 0 else [])]

@@ -97,68 +97,57 @@ def choose_display(name: str | None, stdout: TextIO | None = None) -> Display:
 
 
 def headless(thread: TrainingThread, display: Display) -> tuple[int, Path | None]:
-    """Show the run of `thread` on `display`, and handle signals; return the exit code and the run's folder."""
-    follower = _Follower(thread, display)
-    if rank_of_process() == 0:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # `launch` has its children ignore it
-        # mlx.launch sends it when another rank is lost. The run ends by itself then, with its own exit code.
-        signal.signal(signal.SIGTERM, lambda *_: None)
-    try:
-        with stop_on_signals(thread.stop, lambda: follower.display.restore()), thread:
-            try:
-                follower.follow()
-            finally:
-                follower.close()
-            return thread.result().exit_code, follower.folder
-    except TrainerError:
-        raise
-    except Exception as bug:  # noqa: BLE001 - a user gets one line, the traceback goes to a file
-        output.crash(bug, follower.folder)
-        return 1, follower.folder
-    finally:
-        if rank_of_process() == 0:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Python restores other handlers before the process has ended
+    """Show the run of `thread` on `display`, and handle signals; return the exit code and the run's folder.
 
-
-class _Follower:
-    """Bridge from a run's events to a display; it stops the run when the display's reader goes away."""
-
-    def __init__(self, thread: TrainingThread, display: Display) -> None:
-        self._thread = thread
-        self.display = display
-        self.folder: Path | None = None
-
-    def follow(self) -> None:
-        """Show events until the run is over."""
-        noticed = False
-        while not self._thread.finished:
-            if self._thread.stuck:
-                self.close()
-                output.note("the run had not begun, and nothing of it is kept")
-                leave_now()
-            events = self._thread.take(_STOPPING_SECONDS if noticed else self.display.interval)
-            with self._reader_may_go():
-                for event in events:
-                    if isinstance(event, RunStarted):
-                        self.folder = Path(event.folder)
-                    self.display.show(event)
-                if (reason := self._thread.stop_reason) and not noticed:
-                    noticed = True
-                    self.display.notice(f"{reason}: saving a checkpoint; Ctrl+C ends at once without one")
-                self.display.refresh()
-
-    def close(self) -> None:
-        """Leave the terminal as it was, and print a summary of the run."""
-        with self._reader_may_go():
-            self.display.close()
+    The run is stopped when the display's reader goes away.
+    """
+    folder: Path | None = None
+    noticed = False
 
     @contextmanager
-    def _reader_may_go(self) -> Iterator[None]:
+    def reader_may_go() -> Iterator[None]:
+        nonlocal display
         try:
             yield
         except OSError as problem:
             if problem.errno not in _READER_GONE:
                 raise StorageError(f"cannot write to the output: {problem.strerror}: redirect it") from None
-            self.display = Display()
+            display = Display()
             output.discard_stdout()
-            self._thread.stop("the reader of the output went away")
+            thread.stop("the reader of the output went away")
+
+    if rank_of_process() == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # `launch` has its children ignore it
+        # mlx.launch sends it when another rank is lost. The run ends by itself then, with its own exit code.
+        signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with stop_on_signals(thread.stop, lambda: display.restore()), thread:
+            try:
+                while not (thread.finished or thread.stuck):
+                    events = thread.take(_STOPPING_SECONDS if noticed else display.interval)
+                    with reader_may_go():
+                        for event in events:
+                            if isinstance(event, RunStarted):
+                                folder = Path(event.folder)
+                            display.show(event)
+                        if thread.stop_reason and not noticed:
+                            noticed = True
+                            display.notice(
+                                f"{thread.stop_reason}: saving a checkpoint; Ctrl+C ends at once without one"
+                            )
+                        display.refresh()
+            finally:
+                with reader_may_go():
+                    display.close()
+            if thread.stuck:
+                output.note("the run had not begun, and nothing of it is kept")
+                leave_now()
+            return thread.result().exit_code, folder
+    except TrainerError:
+        raise
+    except Exception as bug:  # noqa: BLE001 - a user gets one line, the traceback goes to a file
+        output.crash(bug, folder)
+        return 1, folder
+    finally:
+        if rank_of_process() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Python restores other handlers before the process has ended

@@ -418,6 +418,17 @@ def lines(capsys: pytest.CaptureFixture[str]) -> tuple[list[str], list[str]]:
     return captured.out.splitlines(), captured.err.splitlines()
 
 
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
+    """Return exit code and error of a command that prints nothing else than one line on stderr."""
+    from workbench.cli.main import main
+
+    code = main(argv)
+    out, err = lines(capsys)
+    assert (out, len(err)) == ([], 1)
+    assert err[0].startswith(ERROR)
+    return code, err[0].removeprefix(ERROR)
+
+
 if __name__ == "__main__":
     from workbench.cli.main import main
 

@@ -15,7 +15,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from apart import ROOT
-from scripted_run import ERROR, alarm, ended, lines, make_run
+from scripted_run import ERROR, alarm, ended, lines, make_run, refused
 from token_samples import sample_row
 
 from trainer import doctor, errors
@@ -54,11 +54,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_usage_is_one_line_on_stderr_that_names_it_and_exit_2(
     argv: list[str], names: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = cli.main(argv)
-    out, err = lines(capsys)
-    assert (code, out, len(err)) == (2, [], 1)
-    assert err[0].startswith(ERROR)
-    assert names in err[0]
+    code, error = refused(capsys, *argv)
+    assert (code, names in error) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -414,9 +411,8 @@ def test_a_new_run_goes_into_the_folder_of_dir(kind: str) -> None:
 def test_a_mistyped_word_is_named_with_what_was_probably_meant(
     words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(words) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"ppo-workbench: error: {problem}")
+    code, error = refused(capsys, *words)
+    assert (code, error.startswith(problem)) == (2, True)
 
 
 def test_words_after_two_dashes_are_not_options(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,10 +13,9 @@ import psutil
 import pytest
 from ranks_helper import PATIENCE, wait_for
 from runs_helper import workspace
-from scripted_run import lines
+from scripted_run import refused
 
 from trainer.runs.folder import RunFolder
-from workbench.cli import main as cli
 from workbench.cli.main import parse
 
 
@@ -77,10 +76,8 @@ def test_wrong_usage_is_one_line_and_exit_2(
     argv: list[str], names: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code = cli.main(["launch", *argv])
-    out, err = lines(capsys)
-    assert (code, out, len(err)) == (2, [], 1)
-    assert names in err[0]
+    code, error = refused(capsys, "launch", *argv)
+    assert (code, names in error) == (2, True)
 
 
 def test_the_run_gets_its_arguments_unchanged() -> None:

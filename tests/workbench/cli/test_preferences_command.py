@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from preference_rows import pair, read_lines, write_lines
-from scripted_run import ERROR, lines
+from scripted_run import ERROR, lines, refused
 
 from trainer.preferences.formats import FORMATS_IN, FORMATS_OUT
 from trainer.preferences.records import Comparison, Judgement, Preference
@@ -254,19 +254,15 @@ def test_the_newest_are_listed_first_and_no_text_of_others_reaches_the_terminal(
 def test_wrong_usage_and_an_empty_workspace_are_one_line_and_exit_2(
     argv: list[str], names: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, err = run(capsys, *argv)
-    assert (code, out, len(err)) == (2, [], 1)
-    assert err[0].startswith(ERROR)
-    assert names in err[0]
+    code, error = refused(capsys, "preferences", *argv)
+    assert (code, names in error) == (2, True)
     assert not list(Path.cwd().iterdir())
 
 
 def test_a_store_without_preferences_says_how_to_get_some(capsys: pytest.CaptureFixture[str]) -> None:
     keep()
     for argv in (["card"], ["list"], ["agreement"], ["export", "out.jsonl", "--format", "k-way"]):
-        code, out, err = run(capsys, *argv)
-        assert (code, out) == (2, [])
-        assert "import some with ppo-workbench preferences import SOURCE" in err[0]
+        assert "import some with ppo-workbench preferences import SOURCE" in refused(capsys, "preferences", *argv)[1]
 
 
 def test_a_labeller_is_named_where_the_source_does_not_say(capsys: pytest.CaptureFixture[str]) -> None:

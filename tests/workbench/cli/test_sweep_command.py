@@ -15,6 +15,7 @@ import psutil
 import pytest
 from ranks_helper import PATIENCE, wait_for
 from runs_helper import Killed, Recorder, killed_at, outcome, workspace
+from scripted_run import refused
 
 from trainer.config import load_config
 from trainer.engine.sweeping import held, saved_sweep
@@ -233,10 +234,9 @@ def test_a_run_that_another_process_trains_is_left_to_it_and_so_is_a_sweep(
 def test_mistakes_are_one_line_and_write_nothing(
     material: Path, trainer: Trainer, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert sweep(material, *arguments) == 2
-    said = capsys.readouterr()
-    assert (said.out, len(said.err.splitlines())) == ("", 1)
-    assert message in said.err
+    config = ("--config", str(material / "tiny.toml"), "--set", "run.dir=runs")
+    code, error = refused(capsys, "sweep", *config, *arguments)
+    assert (code, message in error) == (2, True)
     assert (trainer.started, Path("runs").exists()) == ([], False)
     Path("runs").mkdir()
     Path("runs/lr.sweep.json").touch()

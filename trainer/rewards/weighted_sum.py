@@ -188,7 +188,7 @@ class Rewards:
         """
         if not batch:
             return RewardResult([], None, {name: [] for name in self._sources})
-        raw, scores, tokens = self._sums(batch, with_tokens=True)
+        raw, scores, tokens = self._sums(batch)
         applies = [any(result.scores[row] is not None for result in raw.values()) for row in range(len(batch))]
         scores = self._scaled(np.where(applies, scores, math.nan), update=update_statistics)
         truncated, lengths = zip(*((row.truncated, len(row.completion_ids)) for row in batch), strict=True)
@@ -216,7 +216,7 @@ class Rewards:
         """
         if not batch:
             return []
-        _, scores, _ = self._sums(batch, with_tokens=False)
+        _, scores, _ = self._sums(batch)
         found: list[float] = self._scaled(scores, update=False).tolist()
         return found
 
@@ -233,10 +233,8 @@ class Rewards:
                 f"reward statistics {state!r}: must be the numbers count, mean, m2; use another checkpoint"
             ) from None
 
-    def _sums(
-        self, batch: Sequence[RewardInput], *, with_tokens: bool
-    ) -> tuple[dict[str, SourceScores], Floats, list[Floats]]:
-        """Return what each source gives, the weighted sums [B], and those of each token, if they are to be counted.
+    def _sums(self, batch: Sequence[RewardInput]) -> tuple[dict[str, SourceScores], Floats, list[Floats]]:
+        """Return what each source gives, the weighted sums [B] of those that score sequences, and those of each token.
 
         Raises RewardError, also where one does not fit float32.
         """
@@ -254,7 +252,7 @@ class Rewards:
                 if result.token_rewards is None:
                     scores += weight * np.array([score or 0.0 for score in result.scores])
                     continue
-                for index, rewards in enumerate(result.token_rewards if with_tokens else ()):
+                for index, rewards in enumerate(result.token_rewards):
                     tokens[index] += weight * np.array(rewards)
         for index, row in enumerate(batch):
             largest = float(np.abs(np.append(tokens[index], scores[index])).max())

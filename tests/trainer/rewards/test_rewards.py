@@ -238,9 +238,9 @@ def test_a_file_imports_its_neighbours_and_leaves_the_path_as_it_was(load: Load,
     rewards = load(
         "from dataclasses import dataclass\nfrom reward_neighbour import BONUS\n"
         "@dataclass\nclass R:\n    x: int\n"
-        "def score(**_): return [R(BONUS).x]"
+        "def score(**_): return [R(BONUS).x + len(__file__) - len(__file__.removesuffix('rewards.py'))]"
     )
-    assert rewards([sequence()]).scores == [4.0]
+    assert rewards([sequence()]).scores == [4.0 + 10]
     assert sys.path == before
     del sys.modules["reward_neighbour"]
 

@@ -9,6 +9,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
+from families import check_family, remark, tiny_backbone
 from mlx.utils import tree_flatten
 from mlx_lm.utils import MODEL_REMAPPING
 
@@ -26,20 +27,7 @@ ROOT = Path(__file__).parents[3]
 UNLIKE_LLAMA = ["gemma2", "mamba2", "nanochat", "phi", "lfm2", "ministral3", "nemotron_h"]
 
 
-@pytest.fixture(autouse=True)
-def _benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-
-
-def tiny_backbone(family: str, dtype: mx.Dtype) -> nn.Module:
-    from families import tiny_backbone
-
-    return tiny_backbone(family, dtype)
-
-
 def check(family: str, dtype: str = "float32", **options: Any) -> dict[str, Any]:
-    from families import check_family
-
     return check_family(family, dtype, 0, **options)
 
 
@@ -70,8 +58,6 @@ def test_the_documentation_names_each_family_that_must_train_and_every_alias() -
 
 
 def test_the_table_says_where_auto_reaches_only_some_of_the_blocks() -> None:
-    from families import remark
-
     report = {"outcome": "trains", "targets": ["q_proj"], "blocks": [1, 3]}
     assert remark([report]) == "adapter on q_proj in 1 of 3 blocks"
     assert remark([report | {"blocks": [3, 3]}]) == "adapter on q_proj"

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from batches import make_actor, moved, moved_on, random_batch, scored
 from dpo_helper import dpo_config
+from families import tiny_backbone
 from mlx.utils import tree_flatten
 from mlx_lm.models import llama
 from preference_samples import labelled, reward_config
@@ -44,11 +45,6 @@ UNLIKE_LLAMA = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-
-
 def close(found: Any, expected: Any) -> None:
     """Check that both have the same arrays, none of them 0, to five digits of the largest number of each."""
     arrays = dict(tree_flatten(expected))
@@ -61,8 +57,6 @@ def close(found: Any, expected: Any) -> None:
 
 def tiny_actor(family: str, **settings: Any) -> ActorCriticLLM:
     """Return an actor of any family in mlx-lm, with an adapter as in mid-training."""
-    from families import tiny_backbone
-
     actor = ActorCriticLLM(tiny_backbone(family, mx.float32), ModelConfig(**settings), key=mx.random.key(1))
     actor.update_policy(moved(actor.policy_parameters(), seed=4, scale=0.05))
     return actor

@@ -174,7 +174,7 @@ def _number_rows(groups: Sequence[RunGroup]) -> list[Row]:
 
     A measure that no run has is left out.
     """
-    lone, rows = len(_headings(groups)) > len(groups), list[Row]()
+    is_pair, rows = len(_headings(groups)) > len(groups), list[Row]()
     for title, measures in sections(groups).items():
         found = list[Row]()
         for measure in measures:
@@ -184,14 +184,16 @@ def _number_rows(groups: Sequence[RunGroup]) -> list[Row]:
             if all(cell == "-" for cell in cells):
                 continue
             label = f"  {fit(visible(measure.label), _LABEL).rstrip()}"
-            found.append((label, measure.unit, [*cells, *([measure.difference(*means)] if lone else [])]))
+            found.append((label, measure.unit, [*cells, *([measure.difference(*means)] if is_pair else [])]))
             ends = [interval_of(measure, group) for group in groups]
             if any(ends):
                 texts = [" to ".join(map(measure.text, pair)) if pair else "-" for pair in ends]
-                found.append(("    95% interval", "", [*texts, *([""] if lone else [])]))
+                found.append(("    95% interval", "", [*texts, *([""] if is_pair else [])]))
             counts = [(sum(map(math.isfinite, of_group)), len(of_group)) for of_group in values]
             if any(0 < count < of for count, of in counts):
-                found.append(("    runs", "", [*(f"{count} of {of}" for count, of in counts), *([""] if lone else [])]))
+                found.append(
+                    ("    runs", "", [*(f"{count} of {of}" for count, of in counts), *([""] if is_pair else [])])
+                )
         rows += [(title, "", []), *found] if found else []
     return rows
 

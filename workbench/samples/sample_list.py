@@ -118,24 +118,6 @@ class SampleList(BlockList[Sample]):
         return sample_lines(sample, width, marked=sample.key in self.marked, iteration=self._iterations)
 
 
-class SampleFilter(FilterField):
-    """The search line, hidden until requested; enter keeps the matches, escape shows all samples again."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "clear", "show all", id="sample-filter.clear", tooltip="End the search and show all samples"),
-        Binding("down", "submit", "to the list", show=False, id="sample-filter.down", tooltip="Go to the matches"),
-    ]
-
-    def __init__(self) -> None:
-        super().__init__("words, or score>0.5 kl<10 len>20 stop:length is:marked")
-
-    def allow_focus(self) -> bool:
-        return bool(self.display)
-
-    def action_clear(self) -> None:
-        self.clear_filter()
-
-
 class SampleListView(MountedWhole, Vertical):
     """Heading, search line and list.
 
@@ -147,6 +129,8 @@ class SampleListView(MountedWhole, Vertical):
         Binding("right", "go(1)", "later", id="samples.later", tooltip="Go to the next iteration"),
         Binding("end", "follow", "newest", id="samples.follow", tooltip="Follow the newest iteration"),
         Binding("slash", "filter", "search", id="samples.filter", tooltip="Search texts and numbers"),
+        Binding("escape", "clear", "show all", id="sample-filter.clear", tooltip="End the search and show all samples"),
+        Binding("down", "leave", "to the list", show=False, id="sample-filter.down", tooltip="Go to the matches"),
         Binding("o", "order", "order", id="samples.order", tooltip="Sort by score, KL or length, or do not sort"),
         Binding("O", "reverse", "reverse", show=False, id="samples.reverse", tooltip="Reverse the order"),
         Binding("r", "whole_run", "whole run", id="samples.whole-run", tooltip="List all iterations, or one"),
@@ -194,7 +178,7 @@ class SampleListView(MountedWhole, Vertical):
 
     def compose(self) -> ComposeResult:
         yield CutText(most=3, id="samples-heading")
-        yield SampleFilter()
+        yield FilterField("words, or score>0.5 kl<10 len>20 stop:length is:marked")
         yield Static(id="samples-problem", markup=False)
         yield self.sample_list
 
@@ -203,9 +187,16 @@ class SampleListView(MountedWhole, Vertical):
         self.sample_list.show([], message=NO_SAMPLES_YET)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "go":
-            return self._newest is not None and not self._whole_run
-        return action != "follow" or self._chosen is not None or self._whole_run
+        match action:
+            case "go":
+                return self._newest is not None and not self._whole_run
+            case "follow":
+                return self._chosen is not None or self._whole_run
+            case "clear":
+                return self.query_one(FilterField).display
+            case "leave":
+                return self.query_one(FilterField).has_focus
+        return True
 
     def show_run(self, view: RunView) -> bool:
         """Show the state of the run; return whether the run is a new one. Filter and order stay."""
@@ -276,7 +267,13 @@ class SampleListView(MountedWhole, Vertical):
             self._scan(self.folder)
 
     def action_filter(self) -> None:
-        self.query_one(SampleFilter).open()
+        self.query_one(FilterField).open()
+
+    def action_clear(self) -> None:
+        self.query_one(FilterField).clear_filter()
+
+    def action_leave(self) -> None:
+        self.query_one(FilterField).leave()
 
     def action_order(self) -> None:
         by = _ORDERS[(_ORDERS.index(self.order.by) + 1) % len(_ORDERS)]
@@ -388,7 +385,7 @@ class SampleListView(MountedWhole, Vertical):
     def _list(self, samples: Sequence[Sample], summary: str, message: str = "") -> None:
         """List `samples`; summary: of them, for the heading. message: shown when there are none."""
         self._summary, self.sample_list.marked = summary, self.bookmarks or ()
-        message = with_keys(visible(message), self.query_one(SampleFilter))
+        message = with_keys(visible(message), self)
         self.sample_list.show(samples, message=message, iterations=self._whole_run)
         self.refresh_bindings()
         self._show_heading()

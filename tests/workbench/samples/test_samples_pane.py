@@ -14,10 +14,11 @@ from textual.widgets import Static
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
 from workbench.kit.banner import Banner
+from workbench.kit.cursor_list import FilterField
 from workbench.run.sample_table import SampleTable
 from workbench.run.view import RunView
 from workbench.samples import sample_list
-from workbench.samples.sample_list import SampleFilter, SampleList
+from workbench.samples.sample_list import SampleList
 from workbench.samples.sample_view import SampleView
 
 HOSTILE = "[/x] [@click=app.quit]x[/] \x1b[31m \x9b \u202eabc \u2028 שלום 🎉👨‍👩‍👧 e\u0301 日本語\t\n"
@@ -203,7 +204,7 @@ async def test_the_search_lists_matches_and_reports_what_it_cannot_understand(ru
         await pilot.press("escape")
         await settle(pilot)
         assert "some pain" in app.drawn
-        assert not app.query_one(SampleFilter).display
+        assert not app.query_one(FilterField).display
         assert app.query_one(SampleList).has_focus
 
 

@@ -39,7 +39,6 @@ from trainer.fitting.memory_limit import (
     Smaller,
     fit,
     free_memory,
-    lowered,
     set_memory_limit,
     smaller_parts,
     until_it_fits,
@@ -187,11 +186,10 @@ class Training:
             kind.initialise()
         run.warnings += kind.warnings
         run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(config.model)))
-        smaller, lines = fit(kind.config, *kind.sizes, self.memory_limit)
-        run.warnings += lines
-        for change in smaller:  # before the first iteration
-            run.config = changed(run.config, *change)
-            kind.configure(changed(kind.config, *change))
+        for change in fit(kind.config, *kind.sizes, self.memory_limit):  # before the first iteration
+            run.warnings.append(change.line)
+            run.config = changed(run.config, change.key, change.value)
+            kind.configure(changed(kind.config, change.key, change.value))
         self.requested = run.config
         run.snapshot = kind.snapshot()
         return run.in_folder(preset, self, self._loop)
@@ -304,7 +302,7 @@ class Training:
                 self._apply_settings(build=True)
                 return
             for change in self._shrink("evaluate", REFUSED):  # at once: a resumed run repeats nothing of it
-                kind.configure(changed(kind.config, *change))
+                kind.configure(changed(kind.config, change.key, change.value))
 
         if work != kind.step:
             run.state("evaluating")
@@ -320,11 +318,10 @@ class Training:
 
         Returns the changes. Raises OutOfMemoryError if the parts are single sequences already.
         """
-        smaller = smaller_parts(self.requested, phase, self.run.kind.sizes[1], self.memory_limit)
+        smaller = smaller_parts(self.requested, phase, peak, self.run.kind.sizes[1], self.memory_limit)
         for change in smaller:
-            message = lowered(self.requested, change, phase, peak, self.memory_limit)
-            self.run.alert("warning", "out_of_memory", message)
-            self.requested = changed(self.requested, *change)
+            self.run.alert("warning", "out_of_memory", change.line)
+            self.requested = changed(self.requested, change.key, change.value)
         return smaller
 
     # Requests of the user, other threads and other processes

@@ -39,10 +39,11 @@ Part = Literal["rollout.slots", "optim.micro_batch_tokens"]
 
 
 class Smaller(NamedTuple):
-    """Setting that makes the parts of a run smaller, with its new value."""
+    """Setting that makes the parts of a run smaller, with its new value, and a line that says why."""
 
     key: Part
     value: int
+    line: str
 
 
 def set_memory_limit(config: BackboneConfig) -> int:
@@ -85,20 +86,25 @@ def free_memory() -> None:
     mx.clear_cache()
 
 
-def smaller_parts(config: AnyConfig, phase: Phase, widest: int, limit: int) -> list[Smaller]:
+def smaller_parts(config: AnyConfig, phase: Phase, peak: int, widest: int, limit: int) -> list[Smaller]:
     """Return the changes that halve the largest parts of a phase. An evaluation of PPO generates and scores.
 
-    widest: tokens of the longest sequence, or of the widest comparison; limit: bytes. Raises OutOfMemoryError if the
-    parts are single sequences already.
+    peak: of the phase, bytes; `REFUSED` if an allocation failed. widest: tokens of the longest sequence, or of the
+    widest comparison; limit: bytes. Raises OutOfMemoryError if the parts are single sequences already.
     """
     changes: list[Smaller] = []
+    needs = "an allocation failed" if peak == REFUSED else f"{_gigabytes(peak)} are more than {_gigabytes(limit)}"
+    why = f"{needs} in the phase '{phase}'"
     batch = config.rollout.batch_size if isinstance(config, Config) else config.train.batch_size
-    if isinstance(config, Config) and phase in ("generate", "evaluate"):
-        slots = min(config.rollout.slots, batch)
-        changes += [Smaller("rollout.slots", slots // 2)] if slots > 1 else []
-    tokens = min(config.optim.micro_batch_tokens, widest * batch)
+    if isinstance(config, Config) and phase in ("generate", "evaluate") and (slots := config.rollout.slots) > 1:
+        value = min(slots, batch) // 2
+        if value:
+            changes.append(Smaller("rollout.slots", value, f"rollout.slots lowered from {slots} to {value}: {why}"))
+    old = config.optim.micro_batch_tokens
+    tokens = min(old, widest * batch)
     if phase != "generate" and tokens >= 2 * widest:
-        changes.append(Smaller("optim.micro_batch_tokens", tokens // 2))
+        line = f"optim.micro_batch_tokens lowered from {old} to {tokens // 2}: {why}"
+        changes.append(Smaller("optim.micro_batch_tokens", tokens // 2, line))
     if not changes:
         raise OutOfMemoryError(
             f"the phase '{phase}' does not fit {_gigabytes(limit)} with a single sequence at a time: {_ADVICE}"
@@ -106,37 +112,28 @@ def smaller_parts(config: AnyConfig, phase: Phase, widest: int, limit: int) -> l
     return changes
 
 
-def fit(config: AnyConfig, longest: int, widest: int, limit: int) -> tuple[list[Smaller], list[str]]:
-    """Return the changes with which a run fits `limit`, bytes, by its estimate, and a line on each.
+def fit(config: AnyConfig, longest: int, widest: int, limit: int) -> list[Smaller]:
+    """Return the changes with which a run fits `limit`, bytes, by its estimate.
 
     longest: as for `footprint`; widest: as for `smaller_parts`. Nothing is changed if the model's size is not known.
     Raises OutOfMemoryError if the smallest parts do not fit.
     """
     shape, _ = shape_of(config.model.path)
-    changes, lines = list[Smaller](), list[str]()
+    changes = list[Smaller]()
     while shape is not None:
         memory = footprint_of(config, shape, longest, gpu=is_on_gpu())
         if memory.peak <= limit:
             break
         try:
-            smaller = smaller_parts(config, memory.phase, widest, limit)
+            smaller = smaller_parts(config, memory.phase, memory.peak, widest, limit)
         except OutOfMemoryError:
             if memory.peak > _WITHIN * limit:
                 raise
             break
-        lines += [lowered(config, change, memory.phase, memory.peak, limit) for change in smaller]
         for change in smaller:
-            config = changed(config, *change)
+            config = changed(config, change.key, change.value)
         changes += smaller
-    return changes, lines
-
-
-def lowered(config: AnyConfig, change: Smaller, phase: Phase, peak: int, limit: int) -> str:
-    """Return a line on a change: what it is, and the peak of the phase that called for it; `REFUSED` if it failed."""
-    section, _, name = change.key.partition(".")
-    old = getattr(getattr(config, section), name)
-    needs = "an allocation failed" if peak == REFUSED else f"{_gigabytes(peak)} are more than {_gigabytes(limit)}"
-    return f"{change.key} lowered from {old} to {change.value}: {needs} in the phase '{phase}'"
+    return changes
 
 
 def is_on_gpu() -> bool:

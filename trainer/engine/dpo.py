@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, Self
 
-import mlx.core as mx
-
 from trainer.arrays import Purpose, key_for
 from trainer.config.dpo import DPOConfig, as_ppo
 from trainer.dpo import DPOLearner, evaluate_pairs
@@ -58,8 +56,9 @@ class DPO(StepTraining):
         self.warnings += [*warnings, *self.data.warnings]
         return [self.data.fingerprint]
 
-    def build(self, config: DPOConfig) -> None:
+    def build(self) -> None:
         """Put the policy's adapter on the model, and build the rewards if samples are to be scored."""
+        config = self.config
         rewards: Rewards | None = None
         if config.reward.sources:
             with self.ranks.all_or_none(ends=True):
@@ -84,6 +83,7 @@ class DPO(StepTraining):
         self.actor = ActorCriticLLM(model.backbone, as_sampled.model, key=key)
         if config.optim.grad_checkpoint:
             check_grad_checkpoint(model.backbone)
+        self.trainable = sum(array.size for array in self.actor.policy_parameters().values())
         self.learner = DPOLearner(self.actor, config, total_steps=self.total, ranks=self.ranks)
         self._length_slope = length_slope_of(data.train)
         # PPO's own evaluation scores the samples, so that the two algorithms can be compared.
@@ -94,10 +94,6 @@ class DPO(StepTraining):
             self._ppo = PPO(as_sampled, self.actor, tokenizer, [], rewards, **hooks)
             self._baseline = ReferenceBaseline(data.prompts, draws=as_sampled.eval.best_of)
         return self
-
-    def trainable(self) -> Sequence[mx.array]:
-        """Return the arrays of the policy."""
-        return list(self.actor.policy_parameters().values())
 
     def configure(self, config: DPOConfig, rewards: Any = None) -> None:
         """Use the micro-batches of `config` from now on, also for the samples of evaluations."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple, cast
 
-import mlx.core as mx
 import numpy as np
 
 from trainer.arrays import Purpose, key_for
@@ -87,14 +86,17 @@ class PPOTraining(Trainable):
             )
         return [row[:3] for row in rows]
 
-    def build(self, config: Config) -> None:
+    def build(self) -> None:
         """Put adapters and a critic on the model, and build the rewards."""
+        config = self.config
         with self.ranks.all_or_none(ends=True):
             rewards = self.build_rewards(config, self._functions)
         actor = ActorCriticLLM(self.model.backbone, config.model, key=key_for(config.run.seed, Purpose.ADAPTER))
         report, clock, tokenizer = self.hooks.report, self.hooks.clock, self.model.tokenizer
         self.ppo = PPO(config, actor, tokenizer, self._train, rewards, report=report, clock=clock, ranks=self.ranks)
-        self.config, self.actor, self.phases = config, actor, self.ppo.phases
+        self.actor, self.phases = actor, self.ppo.phases
+        trained = (*actor.policy_parameters().values(), *actor.value_parameters().values())
+        self.trainable = sum(array.size for array in trained)
         self._token_texts = TokenTexts(tokenizer)
         self._baseline: ReferenceBaseline | None = None
         if config.eval.reference:
@@ -116,10 +118,6 @@ class PPOTraining(Trainable):
         """Initialise policy and critic from what `model` names."""
         init_policy(self.ppo.actor, self.config.model)
         init_value_model(self.ppo.actor, self.model, self.config.model)
-
-    def trainable(self) -> Sequence[mx.array]:
-        """Return the arrays of policy and critic."""
-        return [*self.ppo.actor.policy_parameters().values(), *self.ppo.actor.value_parameters().values()]
 
     def begin_in(self, folder: RunFolder) -> None:
         """Remember the prompts that the run trains on, and begin a new series of evaluations if they are others."""

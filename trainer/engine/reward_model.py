@@ -80,9 +80,9 @@ class RewardModelTraining(StepTraining):
         self.warnings += [*warnings, *self.data.warnings]
         return [self.data.fingerprint]
 
-    def build(self, config: RewardModelConfig) -> None:
+    def build(self) -> None:
         """Put adapter and head on the model."""
-        self.build_on(config, self.model.backbone, self.data, self.model.head)
+        self.build_on(self.config, self.model.backbone, self.data, self.model.head)
 
     def build_on(
         self, config: RewardModelConfig, backbone: nn.Module, data: Comparisons, head: ScalarHead | None = None
@@ -97,14 +97,11 @@ class RewardModelTraining(StepTraining):
         if config.optim.grad_checkpoint:
             with self.scorer.on():
                 check_grad_checkpoint(backbone)
+        self.trainable = sum(array.size for array in self.scorer.parameters().values())
         self.learner = RewardLearner(self.scorer, config, total_steps=self.total, ranks=self.ranks)
         self._data_fingerprint = data.fingerprint
         self.length_slope = length_slope_of(data.train)
         return self
-
-    def trainable(self) -> Sequence[mx.array]:
-        """Return the arrays of adapter and head."""
-        return list(self.scorer.parameters().values())
 
     def leave(self, folder: RunFolder) -> None:
         """Write the predictions of an evaluation."""

@@ -206,7 +206,7 @@ class Run:
                 device="GPU" if mx.default_device() == mx.Device(mx.gpu) else "CPU",
                 dtype=str(kind.model.dtype).removeprefix("mlx.core."),
                 parameters=sum(array.size for array in leaves(kind.model.backbone.parameters())),
-                trainable=sum(array.size for array in kind.trainable()),
+                trainable=kind.trainable,
                 prompts=kind.prompts,
                 eval_prompts=kind.eval_prompts,
                 iterations=kind.total,

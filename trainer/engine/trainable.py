@@ -62,6 +62,8 @@ class Trainable:
     prompts: int
     """Number of prompts or comparisons to train on, and to evaluate on."""
     eval_prompts: int
+    trainable: int
+    """Number of parameters that are trained, once they are built."""
     sizes: tuple[int, int]
     """Tokens for the estimate of memory: `longest` and `widest` of `fit`."""
 
@@ -89,16 +91,12 @@ class Trainable:
         """Read data and model; return what must be the same on all ranks. folder: of a run to continue."""
         raise NotImplementedError
 
-    def build(self, config: Any) -> None:
-        """Build what trains. config: the run's, with the layers of a saved adapter."""
+    def build(self) -> None:
+        """Build what trains."""
         raise NotImplementedError
 
     def initialise(self) -> None:
         """Give a run without a checkpoint its first state."""
-
-    def trainable(self) -> Sequence[mx.array]:
-        """Return the arrays that are trained."""
-        raise NotImplementedError
 
     def begin_in(self, folder: RunFolder) -> None:
         """Complete what the folder of the run has, before the first step."""

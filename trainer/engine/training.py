@@ -115,9 +115,9 @@ def follow(ranks: Ranks, config: AnyConfig) -> None:
     ranks.timeout = config.run.rank_timeout
     kind = KINDS[type(config)][0](config, ranks, Hooks(report))
     _load(kind, None)
-    if (order := ranks.receive())["do"] == "end":
+    if ranks.receive()["do"] == "end":
         return
-    kind.build(validate_as(type(config), order["config"]))
+    kind.build()
 
     def work(order: dict[str, Any]) -> None:
         config = validate_as(type(kind.config), order["config"])
@@ -179,8 +179,8 @@ class Training:
         self.memory_limit = _load(kind, run.folder if run.resume else None)  # bytes
         ranks.idle = True
         saved, _ = newest_checkpoint(run.folder) if run.resume else (None, [])  # loading it reports damaged ones
-        ranks.send("begin", config=config.model_dump(mode="json"))
-        kind.build(config)
+        ranks.send("begin")
+        kind.build()
         ranks.idle = True
         if saved is None:
             kind.initialise()

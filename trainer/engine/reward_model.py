@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +22,7 @@ from trainer.models.adapters import Parameters
 from trainer.models.backbone import ScalarHead
 from trainer.models.trunk import check_grad_checkpoint
 from trainer.pairs.comparisons import Comparisons, load_material, reward_comparisons
-from trainer.pairs.groups import Group, changed_preferences
+from trainer.pairs.groups import Group, changed_preferences, sequences_of
 from trainer.plurals import counted
 from trainer.reward_model.network import Read, RewardModel, Scale, Scores, score_sequences
 from trainer.reward_model.pair_evaluation import (
@@ -230,7 +230,7 @@ class RewardModelTraining(StepTraining):
         if len(groups) > MOST_COMPARISONS:
             chosen = np.random.default_rng(seed).choice(len(groups), MOST_COMPARISONS, replace=False)
             groups = [groups[place] for place in np.sort(chosen).tolist()]
-        states = self._read(self.scorer.states, *_sequences_of(groups), "score")
+        states = self._read(self.scorer.states, *sequences_of(groups), "score")
         found = differences(groups, states, self.config.train.margin)
         head = fit_head(found, seed, parts=len(self.scorer.weights))
         self.scorer.replace_head(head.weight)
@@ -243,7 +243,7 @@ class RewardModelTraining(StepTraining):
 
     def _normalize(self) -> None:
         """Set mean and deviation from a sample of the training completions, the same one each time."""
-        sequences, starts = _sequences_of(self.data.train)
+        sequences, starts = sequences_of(self.data.train)
         count = min(self.config.train.reference, len(sequences))
         seed = [self.config.run.seed, Purpose.EVALUATION]
         chosen = np.sort(np.random.default_rng(seed).choice(len(sequences), count, replace=False)).tolist()
@@ -257,7 +257,7 @@ class RewardModelTraining(StepTraining):
         started = self.phases.clock()
         mx.reset_peak_memory()
         groups = self.data.held_out
-        scores = self._read(self.scorer.scores, *_sequences_of(groups), "evaluate")
+        scores = self._read(self.scorer.scores, *sequences_of(groups), "evaluate")
         self._held_out_scores = scores
         outcomes = outcomes_of(groups, scores, self.scorer.scale.logit_std)
         return outcomes, self.phases.clock() - started, mx.get_peak_memory()
@@ -299,9 +299,3 @@ class RewardModelTraining(StepTraining):
             )
         )
         return result
-
-
-def _sequences_of(groups: Iterable[Group]) -> tuple[list[Sequence[int]], list[int]]:
-    """Return all sequences of `groups`, and where their completions begin."""
-    found = list(groups)
-    return [one for group in found for one in group.sequences], [start for group in found for start in group.starts]

@@ -266,6 +266,12 @@ def _nothing_to_learn(counts: Counter[str], config: PreferenceDataConfig, proble
     )
 
 
+def sequences_of(groups: Iterable[Group]) -> tuple[list[Sequence[int]], list[int]]:
+    """Return all sequences of `groups`, and where their completions begin."""
+    found = list(groups)
+    return [one for group in found for one in group.sequences], [start for group in found for start in group.starts]
+
+
 def micro_batches(groups: Sequence[Group], budget: int, progress: Progress) -> Iterator[list[Group]]:
     """Yield `groups` in parts of similar length whose padded tokens stay within `budget`, the longest first.
 

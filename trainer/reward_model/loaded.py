@@ -17,7 +17,7 @@ from trainer.errors import StorageError, UsageError
 from trainer.models.backbone import LoadedModel, load_backbone, model_folder, precision
 from trainer.pairs.comparisons import load_preferences, reward_comparisons
 from trainer.pairs.encoders import Encoder, Sequenced
-from trainer.pairs.groups import group_preferences
+from trainer.pairs.groups import group_preferences, sequences_of
 from trainer.preferences.records import Text
 from trainer.reward_model.network import RewardModel, Scale, score_sequences
 from trainer.reward_model.pair_evaluation import Outcomes, baseline, outcomes_of, report_on
@@ -145,8 +145,7 @@ def evaluate(loaded: LoadedRewardModel, source: str | RunFolder) -> tuple[Reward
         data_config = loaded.config.data.model_copy(update={"preferences": source})
         preferences = load_preferences(data_config)
         groups, warnings = group_preferences(preferences, loaded.encoder, data_config)
-    sequences = [sequence for group in groups for sequence in group.sequences]
-    starts = [start for group in groups for start in group.starts]
+    sequences, starts = sequences_of(groups)
 
     def found() -> Outcomes:
         budget = loaded.config.optim.micro_batch_tokens

@@ -13,12 +13,13 @@ from tiny import load_tiny
 
 from trainer.arrays import Purpose
 from trainer.engine import reward_model as reward_model_run
-from trainer.engine.reward_model import RewardModelTraining, _sequences_of
+from trainer.engine.reward_model import RewardModelTraining
 from trainer.engine.trainable import Hooks, step_groups
 from trainer.engine.training import train
 from trainer.errors import UsageError
 from trainer.events import Alert, RewardModelEvaluation, RewardModelStep
 from trainer.pairs.comparisons import reward_comparisons
+from trainer.pairs.groups import sequences_of
 from trainer.reward_model.reward_learner import PENALTIES, Differences, differences, fit_head
 
 SEED = [0, 5]
@@ -148,7 +149,7 @@ def prepared(folder: Path) -> tuple[RewardModelTraining, list[str]]:
 def test_the_first_logits_are_those_of_the_fitted_head(tmp_path: Path) -> None:
     training, _ = prepared(tmp_path)
     groups = training.data.train
-    states = training._read(training.scorer.states, *_sequences_of(groups), "score")
+    states = training._read(training.scorer.states, *sequences_of(groups), "score")
     found = differences(groups, states, training.config.train.margin)
     head = fit_head(found, [0, Purpose.FOLDS], parts=2)
     assert training.scorer.scale.std / training.scorer.scale.logit_std == pytest.approx(

@@ -22,7 +22,7 @@ from tiny import load_tiny
 from trainer.config.loading import load_config_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.engine.control import Control
-from trainer.engine.reward_model import RewardModelTraining, _sequences_of
+from trainer.engine.reward_model import RewardModelTraining
 from trainer.engine.training import train
 from trainer.errors import DataError, DivergedError, StorageError, TrainerError, UsageError
 from trainer.events import (
@@ -35,6 +35,7 @@ from trainer.events import (
     RunStarted,
 )
 from trainer.pairs.comparisons import reward_comparisons
+from trainer.pairs.groups import sequences_of
 from trainer.preferences.records import Preference
 from trainer.reward_model.loaded import evaluate, load_reward_model
 from trainer.reward_model.pair_evaluation import report_on
@@ -97,7 +98,7 @@ def test_the_output_has_mean_0_and_deviation_1_on_the_training_completions_befor
     made = fitting(tmp_path, "data.eval_fraction=0")
 
     def rewards() -> np.ndarray:
-        scores = made._read(made.scorer.scores, *_sequences_of(made.data.train), "score")
+        scores = made._read(made.scorer.scores, *sequences_of(made.data.train), "score")
         return (scores - made.scorer.scale.mean) / made.scorer.scale.std
 
     assert (rewards().mean(), rewards().std()) == (pytest.approx(0, abs=1e-5), pytest.approx(1, abs=1e-5))

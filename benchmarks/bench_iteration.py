@@ -112,8 +112,6 @@ def _figures(runs: list[Run], workload: Workload) -> dict[str, float]:
     generate = median(p["generate"] for p in phases)
     return {
         "iteration (s)": median(seconds),
-        "  fastest (s)": min(seconds),
-        "  slowest (s)": max(seconds),
         "  generate (s)": generate,
         "  score and the rest (s)": median(
             s - p["generate"] - p["update"] for s, p in zip(seconds, phases, strict=True)
@@ -140,14 +138,13 @@ def _events(child: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
 def measure(commands: Mapping[str, Sequence[str]], workload: Workload, folder: Path, *, rounds: int) -> None:
     """Run the sides by turns, and print the table."""
     runs: dict[str, list[Run]] = {side: [] for side in commands}
-    load = os.getloadavg()[0]
     for number in range(rounds):
         for side, command in commands.items():
             print(f"round {number + 1} of {rounds}: {side}", file=sys.stderr)
             runs[side].append(run_side(command, workload, folder / f"{side}.log"))
     console = Console()
     console.print(compare(runs, workload))
-    console.print(f"{os.cpu_count()} cores, load average {load:.1f} before the first run", highlight=False)
+    console.print(f"{os.cpu_count()} cores", highlight=False)
     for side, side_runs in runs.items():
         versions = ", ".join(f"{package} {number}" for package, number in side_runs[0].versions.items())
         console.print(f"{side}: {versions}", highlight=False, soft_wrap=True)

@@ -195,15 +195,15 @@ def main() -> None:
 
     print(f"| family | {' | '.join(options.precisions)} | remark |")
     print(f"|---|{'---|' * len(options.precisions)}---|")
-    reports, worker = [], Worker()
+    reports, complete, worker = [], 0, Worker()
     for family in options.families or families():
         row = [check_apart(worker, family, *PRECISIONS[name]) for name in options.precisions]
         reports += row
+        complete += all(report["outcome"] == "trains" for report in row)
         print(f"| {family} | {' | '.join(map(cell, row))} | {remark(row)} |", flush=True)
         if options.json:
             options.json.write_text(json.dumps(reports, indent=1) + "\n", encoding="utf-8")
-    count = sum(all(report["outcome"] == "trains" for report in row) for row in _rows(reports, len(options.precisions)))
-    print(f"\n{count} of {len(reports) // len(options.precisions)} families train in every precision")
+    print(f"\n{complete} of {len(reports) // len(options.precisions)} families train in every precision")
 
 
 def cell(report: dict[str, Any]) -> str:
@@ -336,10 +336,6 @@ def _place(error: BaseException) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "<" not in frame.filename]
     frame = frames[-1]
     return f"{Path(frame.filename).parent.name}/{Path(frame.filename).name}:{frame.lineno}"
-
-
-def _rows(reports: Sequence[dict[str, Any]], width: int) -> list[Sequence[dict[str, Any]]]:
-    return [reports[start : start + width] for start in range(0, len(reports), width)]
 
 
 if __name__ == "__main__":

@@ -40,7 +40,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--dir", type=Path, default=Path("runs/seeds"))
-    parser.add_argument("--config", default="quickstart", help="preset or file (default: %(default)s)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
 
@@ -48,7 +47,7 @@ def main() -> None:
     for seed in options.seeds:
         run = options.dir / f"seed-{seed}"
         given = [*options.set, f"run.seed={seed}", f"run.dir={options.dir}"]
-        events = train_ppo(run, *given, config=options.config)
+        events = train_ppo(run, *given, config="quickstart")
         runs[seed] = [event for event in events if isinstance(event, Iteration)]
     print("| iterations | " + " | ".join(f"seed {seed}: score | KL" for seed in runs) + " |")
     print("|---|" + "---|---|" * len(runs))

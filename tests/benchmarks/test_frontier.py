@@ -40,7 +40,7 @@ def test_the_best_is_of_five_iterations_in_a_row_whose_mean_kl_is_within_the_lev
     assert math.isnan(best_within(run[:4], 16))
 
 
-def test_the_table_pairs_the_seeds_that_both_sides_have(frontier: Any) -> None:
+def test_the_table_pairs_the_seeds_that_both_sides_have_within_a_level(frontier: Any) -> None:
     ours = {seed: steady(0.5 + 0.1 * seed, 1.0) for seed in (0, 1, 2, 7)}
     theirs = {seed: steady(0.4, 1.0) for seed in (0, 1, 2)}
     line = frontier.table({"ours": ours, "trl": theirs}).splitlines()[2]
@@ -49,11 +49,8 @@ def test_the_table_pairs_the_seeds_that_both_sides_have(frontier: Any) -> None:
         "| 2 | 0.50, 0.60, 0.70 | 0.40, 0.40, 0.40 | "
         f"{0.2:+.2f} ({0.2 - margin:+.2f} to {0.2 + margin:+.2f}) | 3 of 3 |"
     )
-
-
-def test_a_run_that_was_never_within_a_level_makes_no_pair_there(frontier: Any) -> None:
     ours = {seed: steady(0.5, 1.0) for seed in range(3)}
-    theirs = {0: steady(0.4, 3.0), 1: steady(0.6, 1.0), 2: steady(0.4, 1.0)}
+    theirs = {0: steady(0.4, 3.0), 1: steady(0.6, 1.0), 2: steady(0.4, 1.0)}  # seed 0 never within the level 2
     lines = frontier.table({"ours": ours, "trl": theirs}).splitlines()[2:]
     within_2, within_4 = ([cell.strip() for cell in line.split("|")] for line in lines[:2])
     assert within_2[3] == "-, 0.60, 0.40"

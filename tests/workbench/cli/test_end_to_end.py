@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs_helper import PROMPTS, outcome, run_python, tiny_config, workspace
+from runs_helper import PROMPTS, outcome, run_python, workspace
 
 from trainer import load_config, parse_overrides, train
 from trainer.engine import ppo
@@ -96,7 +96,7 @@ def test_a_broken_start_prints_one_line_and_leaves_no_folder(
     assert list((tmp_path / "runs").glob("*")) == []
 
 
-def test_a_name_in_use_is_reported_before_the_model_is_loaded(
+def test_a_name_in_use_and_a_missing_run_are_reported_before_the_model_is_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "runs" / "a").mkdir(parents=True)
@@ -104,12 +104,8 @@ def test_a_name_in_use_is_reported_before_the_model_is_loaded(
     monkeypatch.setattr(ppo, "load_backbone", lambda _: pytest.fail("the model was loaded"))
     assert headless(tmp_path) == 2
     assert "run.name = 'a' is in use" in reported(capsys)[1][-1]
-
-
-def test_a_missing_run_is_reported_before_the_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ppo, "load_backbone", lambda _: pytest.fail("the model was loaded"))
     with pytest.raises(UsageError, match="no run"):
-        train(tiny_config(tmp_path), resume=tmp_path / "runs" / "nothing")
+        train(load_config(tmp_path / "tiny.toml"), resume=tmp_path / "runs" / "nothing")
 
 
 def test_a_reward_that_fails_in_training_prints_one_line_and_exits_with_3(

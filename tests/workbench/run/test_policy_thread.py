@@ -43,14 +43,6 @@ def writer(checkpoint: str, writes: Callable[[Callable[[], None]], None]) -> Any
     return Loaded(checkpoint, writes)
 
 
-def test_nothing_is_loaded_before_the_first_question(tmp_path: Path) -> None:
-    before = threading.active_count()
-    policies = PolicyThread(tmp_path, lambda *_: pytest.fail("it was loaded"))
-    assert threading.active_count() == before
-    policies.close()
-    policies.join()
-
-
 def test_questions_are_answered_in_order_by_one_model_on_one_thread(tmp_path: Path) -> None:
     loaded: list[Loaded] = []
     done: list[int] = []
@@ -61,6 +53,7 @@ def test_questions_are_answered_in_order_by_one_model_on_one_thread(tmp_path: Pa
         return loaded[-1]
 
     policies = PolicyThread(tmp_path, load)
+    assert loaded == [], "nothing is loaded before the first question"
     futures = [policies.ask(QUESTION, name) for name in ("step-000002", "", "step-000001")]
     for future in futures:
         future.add_done_callback(lambda future: done.append(future.result().iteration))
@@ -95,25 +88,7 @@ def test_closing_ends_an_answer_at_its_next_step_and_informs_all_who_wait(tmp_pa
         policies.ask(QUESTION)
 
 
-def test_a_withdrawn_question_is_not_answered(tmp_path: Path) -> None:
-    go_on, answers = threading.Event(), 0
-
-    def count(progress: Callable[[], None]) -> None:
-        nonlocal answers
-        answers += 1
-        assert go_on.wait(30)
-
-    policies = PolicyThread(tmp_path, load=lambda _, checkpoint: writer(checkpoint, count))
-    first, second = policies.ask(QUESTION), policies.ask(QUESTION)
-    assert second.cancel()
-    go_on.set()
-    first.result(30)
-    policies.close()
-    policies.join()
-    assert answers == 1
-
-
-def test_a_question_withdrawn_during_its_answer_is_not_answered_further(tmp_path: Path) -> None:
+def test_a_question_withdrawn_before_or_during_its_answer_is_not_answered_further(tmp_path: Path) -> None:
     writing, calls = threading.Event(), 0
 
     def write(progress: Callable[[], None]) -> None:
@@ -126,11 +101,13 @@ def test_a_question_withdrawn_during_its_answer_is_not_answered_further(tmp_path
     policies = PolicyThread(tmp_path, load=lambda _, checkpoint: writer(checkpoint, write))
     first = policies.ask(QUESTION)
     assert writing.wait(30)
-    second = policies.ask(QUESTION)
+    withdrawn, third = policies.ask(QUESTION), policies.ask(QUESTION)
+    assert withdrawn.cancel()
     assert first.cancel()
-    assert second.result(30).problem == ""
+    assert third.result(30).problem == ""
     policies.close()
     policies.join()
+    assert calls == 2, "what was withdrawn before its turn is not begun"
 
 
 def test_a_model_that_cannot_be_loaded_is_reported_and_tried_again_for_the_next_question(tmp_path: Path) -> None:

@@ -69,16 +69,10 @@ def test_a_thread_gives_every_event_and_then_the_end() -> None:
         assert running.result() == events[-1] == ended(checkpoint="checkpoints/step-000012")
     assert sum(isinstance(event, Iteration) for event in events) == 12
     assert script.received == {"config": Config(), "resume": None, "preset": "quickstart"}
-
-
-def test_the_trainer_runs_on_one_thread_of_its_own_that_the_exit_waits_for() -> None:
-    script = Script(done)
-    with TrainingThread(Config(), train=script) as running:
-        all_events(running)
     assert script.thread is not None
     assert script.thread is not threading.main_thread()
     assert (script.thread.name, script.thread.daemon) == ("trainer", False)
-    assert not script.thread.is_alive()
+    assert not script.thread.is_alive(), "the exit waits for it"
 
 
 def test_an_error_of_the_trainer_comes_out_of_the_result_after_its_events() -> None:
@@ -89,7 +83,7 @@ def test_an_error_of_the_trainer_comes_out_of_the_result_after_its_events() -> N
     assert isinstance(events[-1], RunEnded)
 
 
-def test_a_stop_ends_the_run_after_a_checkpoint_and_keeps_the_first_reason() -> None:
+def test_a_stop_ends_the_run_after_a_checkpoint_with_the_first_reason_and_an_abort_without_one() -> None:
     with TrainingThread(Config(), train=Script(wait)) as running:
         running.stop("first")
         running.stop("second")
@@ -97,9 +91,6 @@ def test_a_stop_ends_the_run_after_a_checkpoint_and_keeps_the_first_reason() -> 
         end = running.result()
     assert (end.state, end.reason, running.stop_reason) == ("stopped", "first", "first")
     assert any(isinstance(event, CheckpointSaved) for event in events)
-
-
-def test_an_abort_ends_the_run_without_a_checkpoint() -> None:
     with TrainingThread(Config(), train=Script(wait)) as running:
         running.send("abort")
         events = all_events(running)

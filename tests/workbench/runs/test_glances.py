@@ -86,6 +86,9 @@ def test_news_are_what_happened_since_the_last_visit() -> None:
         "2 labels added",
     ]
     assert "old" not in " ".join(news(found, 0, since))
+    for number in range(6):
+        write_run(f"run-{number}", 1, began=NOW + number, end=ended("done", 1))
+    assert news(read().glances, 0, NOW)[-1] == "3 more runs ended"
 
 
 def test_a_label_that_was_undone_is_no_news(tmp_path: Path) -> None:
@@ -104,13 +107,7 @@ def test_the_last_visit_is_called_by_time_or_day() -> None:
     assert (":" in today, ":" in before) == (True, False)
 
 
-def test_many_ended_runs_are_counted_not_listed() -> None:
-    for number in range(6):
-        write_run(f"run-{number}", 1, began=NOW + number, end=ended("done", 1))
-    assert news(read().glances, 0, NOW)[-1] == "3 more runs ended"
-
-
-def test_a_chart_has_the_asked_size_and_its_scale() -> None:
+def test_a_chart_has_the_asked_size_and_its_scale_round_numbers() -> None:
     metric = next(metric for metric in METRICS if metric.field == "score_mean")
     for values in ([0.0, 0.5, 1.0], [math.nan, 1.0], [2.0], [math.inf, -1e300, 1e300]):
         lines = curve_lines(metric, [("series", 7, values)], 60, 10)
@@ -119,15 +116,11 @@ def test_a_chart_has_the_asked_size_and_its_scale() -> None:
     first, *_, last = curve_lines(metric, [("series", 7, [0.0, 0.5, 1.0])], 60, 10)
     assert "1.000" in plain(first)
     assert plain(last).split("└")[1].split() == ["7", "9"]
-
-
-def test_a_chart_is_labelled_at_round_numbers() -> None:
-    metric = next(metric for metric in METRICS if metric.field == "score_mean")
-    lines = [plain(line) for line in curve_lines(metric, [("series", 1, [-0.1657, 0.0312, 0.3333])], 60, 12)]
-    labels = [text for line in lines if (text := line.partition("│")[0].strip()) and "│" in line]
+    lines = curve_lines(metric, [("series", 1, [-0.1657, 0.0312, 0.3333])], 60, 12)
+    labels = [text for line in map(plain, lines) if (text := line.partition("│")[0].strip()) and "│" in line]
     assert len(labels) >= 2
     assert [float(text) for text in labels] == sorted(map(float, labels), reverse=True)
-    assert all(len(text.lstrip("-")) == 3 for text in labels), labels
+    assert all(len(text.lstrip("-")) == 3 for text in labels), f"{labels} are not round"
 
 
 def test_the_expected_time_comes_from_the_newest_run_of_the_same_model() -> None:

@@ -93,20 +93,13 @@ class RewardTraining:
         view = whole_run(self.run)
         with self._log:
             printed = last_error(self._log)
-        ended, code = view.ended, self.process.returncode
-        reason = "; ".join(ended.reason.splitlines()) if ended is not None else ""
+        ended, code, name = view.ended, self.process.returncode, self.run.name
         if ended is None:
-            state, text = (
-                "failed",
-                f"ended by signal {-code}" if code < 0 else f"failed: {printed or 'no reason given'}",
-            )
-        elif ended.state == "done":
-            state, text = "done", f"trained, {_accuracy(view)}"
-        elif ended.state == "stopped":
-            state, text = "stopped", f"{reason}, after step {ended.iteration}"
-        else:
-            state, text = "failed", f"failed: {reason}"
-        return state, f"{self.run.name}: {text}"
+            why = f"ended by signal {-code}" if code < 0 else f"failed: {printed or 'no reason given'}"
+            return "failed", f"{name}: {why}"
+        reason = "; ".join(ended.reason.splitlines())
+        texts = {"done": f"trained, {_accuracy(view)}", "stopped": f"{reason}, after step {ended.iteration}"}
+        return ended.state, f"{name}: {texts.get(ended.state, f'failed: {reason}')}"
 
 
 def _accuracy(view: RunView) -> str:

@@ -52,13 +52,10 @@ def test_what_is_there_or_has_to_be_fetched_is_no_problem() -> None:
     assert file_problems(load_config("quickstart", parse_overrides(there))) == []
     fetched = ["model.path=some/model", "data.prompts=some/prompts"]
     assert file_problems(load_config("quickstart", parse_overrides(fetched))) == []
-
-
-def test_the_words_are_those_of_the_run() -> None:
     config = load_config("quickstart", parse_overrides(["data.prompts=rows.jsonl"]))
     with pytest.raises(TrainerError) as refused:
         load_prompts(config.data)
-    assert [problem.message for problem in file_problems(config)] == [str(refused.value)]
+    assert [problem.message for problem in file_problems(config)] == [str(refused.value)], "in the words of the run"
 
 
 async def test_the_pane_shows_missing_files_until_they_are_there() -> None:

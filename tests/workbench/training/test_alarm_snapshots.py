@@ -22,40 +22,22 @@ def going_wrong(emit: Any, control: Control) -> RunEnded:
     """Play forty iterations whose KL diverges, rolled back once, with evaluations and three alarms; then a pause."""
     random.seed(0)
     emit(scripted_run.started(iterations=60))
-    for number in range(1, 41):
-        noise = random.gauss(0, 0.08)
-        emit(
-            scripted_run.iteration(
-                number,
-                score_mean=0.1 + 0.5 * (1 - math.exp(-number / 15)) + noise,
-                kl=0.6 * number + 4 * noise,
-                kl_coef=0.02 * 1.02**number,
-                clip_fraction=0.1 + 0.008 * number,
-                entropy=3.4 - 0.05 * number,
-            )
-        )
-        if number % 10 == 0:
-            share = 0.5 + number / 100
-            emit(
-                evaluation(
-                    number, score_mean=0.3 + number / 100, win_rate=share, win_rate_low=share - 0.1, win_rate_high=0.95
-                )
-            )
-        if number == 18:
+    for n in range(1, 41):
+        noise, share = random.gauss(0, 0.08), 0.5 + n / 100
+        score, entropy = 0.1 + 0.5 * (1 - math.exp(-n / 15)) + noise, 3.4 - 0.05 * n
+        numbers = {"kl": 0.6 * n + 4 * noise, "kl_coef": 0.02 * 1.02**n, "clip_fraction": 0.1 + 0.008 * n}
+        emit(scripted_run.iteration(n, score_mean=score, entropy=entropy, **numbers))
+        if n % 10 == 0:
+            rate = {"win_rate": share, "win_rate_low": share - 0.1, "win_rate_high": 0.95}
+            emit(evaluation(n, score_mean=0.3 + n / 100, **rate))
+        if n == 18:
             reason = "the score fell by more than a deviation below its best"
             values = {"level": "warning", "code": "convergence_degradation", "message": reason}
             emit(Decision(iteration=18, rule="degradation", action="rollback", evidence={"score": 0.2}, **values))
             emit(RolledBack(iteration=18, to=10, reason=reason))
-    emit(
-        alarm(
-            33,
-            code="truncation",
-            message="18 % of the responses were cut short",
-            evidence={"truncated": 0.18},
-            advice="Raise rollout.max_new_tokens, or set reward.overlong_penalty.",
-            fixes=[],
-        )
-    )
+    cut = {"message": "18 % of the responses were cut short", "evidence": {"truncated": 0.18}, "fixes": []}
+    advice = "Raise rollout.max_new_tokens, or set reward.overlong_penalty."
+    emit(alarm(33, code="truncation", advice=advice, **cut))
     message = "43 % of the ratios were clipped, on the mean of five iterations"
     emit(alarm(37, code="clip_saturation", level="error", message=message, evidence={"clip_fraction": 0.43}))
     emit(alarm(40))

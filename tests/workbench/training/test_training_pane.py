@@ -15,8 +15,6 @@ from workbench.training.overview import Overview
 from workbench.training.pane import TrainingPane
 from workbench.training.timeline import Timeline
 
-SHOWN = [metric for metric in DEFAULT if not metric.if_varied and not metric.field.startswith("eval/")]
-
 
 async def test_before_a_run_a_sentence_says_which_key_starts_one():
     async with Bench().run_test(size=(60, 24)) as pilot:
@@ -31,22 +29,6 @@ async def test_before_a_run_a_sentence_says_which_key_starts_one():
         view.take(ended("stopped", iteration=0))
         pane.show_run(view)
         assert "The run ended before its first iteration" in await shown(pilot)
-
-
-async def test_every_metric_is_shown_with_its_value_at_every_size():
-    async with Bench().run_test(size=(80, 24)) as pilot:
-        pane = await opened(pilot, view_of(500, clip_fraction=0.3))
-        pane.show_scores(20, [0.1, 0.5, 0.9] * 8)
-        for size in ((44, 30), (42, 20), (62, 18), (80, 24), (120, 40), (200, 60)):
-            await pilot.resize_terminal(*size)
-            await pilot.pause()
-            screen = await shown(pilot)
-            for metric in SHOWN:
-                assert metric.label in screen, (size, metric.label)
-            assert "!30.0" in screen
-            assert "┄ limit 10" in screen
-            assert all(len(line) <= size[0] - 2 for line in screen.splitlines())
-            assert "scores of iteration" in screen or size[1] < 40, size
 
 
 async def test_left_and_right_scrub_through_the_iterations_and_inform_the_app():

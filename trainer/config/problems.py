@@ -34,8 +34,6 @@ _RULES = {  # pydantic's error types, in our words
 }
 _SMALL_BATCH = 16  # sequences; statistics of a smaller batch are noise: PPO concepts reference, "Whitening"
 _SMALLEST_BATCH = 8  # sequences, for advantages: each token has its own
-_Rule = tuple[object, Sequence[str], str]
-"""Test that finds the rule broken, its keys (the first is the one to change), and the reason with a way out."""
 Schema = TypeVar("Schema", bound=FileSection)
 _MOST = 50  # problems reported; guessing what an unknown key was meant to be takes half a millisecond
 _SOURCE_RULE = f"must be 'file.py:function', 'lexicon' or a table whose kind is one of {', '.join(SOURCES)}"
@@ -89,8 +87,8 @@ def located_problems(raw: dict[str, Any], schema: type[Section] = Config) -> lis
             found.append(SettingProblem(_key(more[0]["loc"]), f"and {len(more)} more: fix these first"))
         # Rules between fields are checked with defaults in place of broken fields, which are not reported twice.
         config = schema.model_validate(pruned)
-    for is_broken, keys, why in _rules(config) if isinstance(config, Config) else ():
-        if is_broken and not any({key, key.partition(".")[0]} & broken for key in keys):
+    for keys, why in _conflicts(config) if isinstance(config, Config) else ():
+        if not any({key, key.partition(".")[0]} & broken for key in keys):
             table, _, name = keys[0].partition(".")
             found.append(SettingProblem(keys[0], f"{keys[0]} = {shown(getattr(getattr(config, table), name))} {why}"))
     return found
@@ -186,164 +184,140 @@ def _remove(raw: dict[str, Any], loc: tuple[int | str, ...]) -> None:
         node = node[part]
 
 
-def _rules(config: Config) -> list[_Rule]:
-    rollout, ppo, optim, reward, model = config.rollout, config.ppo, config.optim, config.reward, config.model
+def _conflicts(config: Config) -> Iterator[tuple[Sequence[str], str]]:
+    """Yield the broken rules between settings: their keys (the first is the one to change), and why, with a way out."""
+    rollout, ppo, optim, reward = config.rollout, config.ppo, config.optim, config.reward
     size, new_tokens = rollout.batch_size, rollout.max_new_tokens
-    divisors = [str(n) for n in range(1, size + 1) if size % n == 0]
-    divided = f"does not divide rollout.batch_size = {size}; use " + " or ".join(
-        filter(None, (", ".join(divisors[:-1]), divisors[-1]))
-    )
+    *others, last = [str(n) for n in range(1, size + 1) if size % n == 0]
+    choice = f"{', '.join(others)} or {last}" if others else last
+    divided = f"does not divide rollout.batch_size = {size}; use {choice}"
+    if size % rollout.samples_per_prompt:
+        yield ("rollout.samples_per_prompt", "rollout.batch_size"), divided
+    if size % ppo.minibatches:
+        yield ("ppo.minibatches", "rollout.batch_size"), divided
     longest = config.data.max_prompt_tokens + new_tokens
-    smaller = (
-        f"lower rollout.batch_size to at most {optim.buffer_tokens // longest}"
-        if optim.buffer_tokens >= longest
-        else "shorten data.max_prompt_tokens and rollout.max_new_tokens"
-    )
-    above_one = "use a number above 1, or 0 to switch it off"
-    running = "use reward.normalize = 'running'"
-    return [
-        (size % rollout.samples_per_prompt, ("rollout.samples_per_prompt", "rollout.batch_size"), divided),
-        (size % ppo.minibatches, ("ppo.minibatches", "rollout.batch_size"), divided),
-        (
-            size * longest > optim.buffer_tokens,
-            ("optim.buffer_tokens", "rollout.batch_size", "rollout.max_new_tokens", "data.max_prompt_tokens"),
-            f"does not hold rollout.batch_size = {size} sequences of up to {longest} tokens: raise it to "
-            f"{size * longest} or {smaller}",
-        ),
-        (
-            ppo.estimator in ("rloo", "grpo") and rollout.samples_per_prompt < 2,
+    if size * longest > optim.buffer_tokens:
+        sizes = ("optim.buffer_tokens", "rollout.batch_size", "rollout.max_new_tokens", "data.max_prompt_tokens")
+        smaller = f"lower rollout.batch_size to at most {optim.buffer_tokens // longest}"
+        if optim.buffer_tokens < longest:
+            smaller = "shorten data.max_prompt_tokens and rollout.max_new_tokens"
+        held = f"does not hold rollout.batch_size = {size} sequences of up to {longest} tokens"
+        yield sizes, f"{held}: raise it to {size * longest} or {smaller}"
+    if ppo.estimator in ("rloo", "grpo") and rollout.samples_per_prompt < 2:
+        yield (
             ("rollout.samples_per_prompt", "ppo.estimator"),
             f"leaves ppo.estimator = '{ppo.estimator}' nothing to compare a response with; use at least 2 (4 to 8 are "
             "usual), or 'reinforce' or 'remax'",
-        ),
-        (
-            ppo.estimator == "reinforce" and size < 2,
+        )
+    if ppo.estimator == "reinforce" and size < 2:
+        yield (
             ("rollout.batch_size", "ppo.estimator"),
             "leaves ppo.estimator = 'reinforce' no other sequence for its baseline; use at least 2",
-        ),
-        (
-            ppo.estimator == "remax" and reward.normalize == "batch",
+        )
+    running = "use reward.normalize = 'running'"
+    if ppo.estimator == "remax" and reward.normalize == "batch":
+        yield (
             ("reward.normalize", "ppo.estimator"),
             "scales the greedy responses of ppo.estimator = 'remax' by themselves, and they cannot serve as a "
             "baseline; use 'off' or 'running'",
-        ),
-        (
-            ppo.estimator == "remax" and ppo.whiten_rewards,
+        )
+    if ppo.estimator == "remax" and ppo.whiten_rewards:
+        yield (
             ("ppo.whiten_rewards", "ppo.estimator"),
             "changes the scale of the rewards but not of the greedy responses' scores, which ppo.estimator = 'remax' "
             f"subtracts; leave it off and {running}",
-        ),
-        (
-            ppo.kl_in == "loss" and ppo.kl_estimator not in ("k2", "k3", "full"),
+        )
+    if ppo.kl_in == "loss" and ppo.kl_estimator not in ("k2", "k3", "full"):
+        yield (
             ("ppo.kl_estimator", "ppo.kl_in"),
             "has no gradient that lowers the KL when ppo.kl_in = 'loss'; use 'full', 'k3' or 'k2'",
-        ),
-        (
-            ppo.kl_in == "reward" and ppo.kl_estimator == "full",
+        )
+    if ppo.kl_in == "reward" and ppo.kl_estimator == "full":
+        yield (
             ("ppo.kl_estimator", "ppo.kl_in"),
             "does not depend on the token that was drawn, so as a reward it teaches nothing about it; use ppo.kl_in = "
             "'loss', or 'k1'",
-        ),
-        (
-            config.uses_prefix_scores and reward.normalize == "batch",
+        )
+    if config.uses_prefix_scores and reward.normalize == "batch":
+        yield (
             ("reward.normalize", "ppo.prefix_scores"),
             "scales scores by their own batch, and those of ppo.prefix_scores belong to none; use 'off' or 'running'",
-        ),
-        (
-            config.uses_prefix_scores and ppo.whiten_rewards,
+        )
+    if config.uses_prefix_scores and ppo.whiten_rewards:
+        yield (
             ("ppo.whiten_rewards", "ppo.prefix_scores"),
             f"changes the scale of the rewards but not of ppo.prefix_scores; leave it off and {running}",
-        ),
-        (
-            ppo.kl_controller == "adaptive" and ppo.kl_coef == 0,
+        )
+    if ppo.kl_controller == "adaptive" and ppo.kl_coef == 0:
+        yield (
             ("ppo.kl_coef", "ppo.kl_controller"),
             "disables ppo.kl_controller = 'adaptive', which only multiplies it; use 0.05, for example",
-        ),
-        (
-            model.value_init and model.value_model != "adapter",
-            ("model.value_model", "model.value_init"),
-            "has no adapter to initialise from model.value_init: use 'adapter'",
-        ),
-        (
-            0 < ppo.dual_clip <= 1,
-            ("ppo.dual_clip",),
-            f"would bound losses that clipping leaves alone; {above_one}",
-        ),
-        (
-            0 < ppo.ratio_threshold <= 1,
-            ("ppo.ratio_threshold",),
-            f"would skip every minibatch: ratios start at 1; {above_one}",
-        ),
-        (0 < ppo.importance_cap < 1, ("ppo.importance_cap",), f"would cut weights, which start at 1; {above_one}"),
-        (
-            reward.overlong_tokens >= new_tokens,
-            ("reward.overlong_tokens", "rollout.max_new_tokens"),
-            f"leaves no length without a penalty; use less than rollout.max_new_tokens = {new_tokens}",
-        ),
-    ]
+        )
+    if config.model.value_init and config.model.value_model != "adapter":
+        keys = ("model.value_model", "model.value_init")
+        yield keys, "has no adapter to initialise from model.value_init: use 'adapter'"
+    above_one = "use a number above 1, or 0 to switch it off"
+    if 0 < ppo.dual_clip <= 1:
+        yield ("ppo.dual_clip",), f"would bound losses that clipping leaves alone; {above_one}"
+    if 0 < ppo.ratio_threshold <= 1:
+        yield ("ppo.ratio_threshold",), f"would skip every minibatch: ratios start at 1; {above_one}"
+    if 0 < ppo.importance_cap < 1:
+        yield ("ppo.importance_cap",), f"would cut weights, which start at 1; {above_one}"
+    if reward.overlong_tokens >= new_tokens:
+        keys = ("reward.overlong_tokens", "rollout.max_new_tokens")
+        yield keys, f"leaves no length without a penalty; use less than rollout.max_new_tokens = {new_tokens}"
 
 
 def config_warnings(config: FileSection) -> list[str]:
     """Return a warning for each combination of settings that is allowed but likely to disappoint."""
-    if not isinstance(config, Config):
-        return []
+    return [*_warnings(config)] if isinstance(config, Config) else []
+
+
+def _warnings(config: Config) -> Iterator[str]:
     rollout, ppo, optim, model, goals = config.rollout, config.ppo, config.optim, config.model, config.convergence
     size, has_critic, checkpoint = rollout.batch_size, ppo.estimator == "gae", config.checkpoint
-    longest = config.data.max_prompt_tokens + rollout.max_new_tokens
+    if ppo.kl_coef > 0 and (rollout.top_p < 1 or rollout.top_k > 0):
+        yield (
+            "rollout.top_p or rollout.top_k filters the sampled distribution, but the KL is computed over the whole "
+            "distribution, so it is biased and may be negative"
+        )
+    noise = f"with rollout.batch_size = {size}: statistics of fewer than"
+    if ppo.whiten_rewards and size < _SMALL_BATCH:
+        yield f"ppo.whiten_rewards {noise} {_SMALL_BATCH} sequences are noise"
+    if ppo.whiten_advantages and size < _SMALLEST_BATCH:
+        yield f"ppo.whiten_advantages {noise} {_SMALLEST_BATCH} sequences are noise"
+    if optim.micro_batch_tokens < (longest := config.data.max_prompt_tokens + rollout.max_new_tokens):
+        yield (
+            f"optim.micro_batch_tokens = {optim.micro_batch_tokens} is less than the longest sequence of {longest} "
+            "tokens: a micro-batch of one such sequence exceeds it"
+        )
+    if ppo.estimator == "grpo" and ppo.whiten_advantages:
+        yield (
+            "ppo.whiten_advantages scales the advantages of ppo.estimator = 'grpo' once more, over the whole batch: "
+            "set it to false for GRPO as published"
+        )
     unused = {
         "model.value_model": model.value_model != "head",
         "model.value_init": bool(model.value_init),
         "ppo.critic_warmup": ppo.critic_warmup > 0,
         "ppo.bootstrap_truncated": ppo.bootstrap_truncated,
     }
-    ignored = [name for name, is_set in unused.items() if is_set and not has_critic]
-    actions = (goals.on_target, goals.on_plateau, goals.on_collapse, goals.on_degradation, goals.on_kl)
-    keeps_best = checkpoint.best != "off" and config.eval.every > 0
-    kept = f"only {counted(checkpoint.keep, 'checkpoint')}" if checkpoint.keep else "no best checkpoint"
-    noise = f"with rollout.batch_size = {size}: statistics of fewer than"
-    warnings = [
-        (
-            ppo.kl_coef > 0 and (rollout.top_p < 1 or rollout.top_k > 0),
-            "rollout.top_p or rollout.top_k filters the sampled distribution, but the KL is computed over the whole "
-            "distribution, so it is biased and may be negative",
-        ),
-        (
-            ppo.whiten_rewards and size < _SMALL_BATCH,
-            f"ppo.whiten_rewards {noise} {_SMALL_BATCH} sequences are noise",
-        ),
-        (
-            ppo.whiten_advantages and size < _SMALLEST_BATCH,
-            f"ppo.whiten_advantages {noise} {_SMALLEST_BATCH} sequences are noise",
-        ),
-        (
-            optim.micro_batch_tokens < longest,
-            f"optim.micro_batch_tokens = {optim.micro_batch_tokens} is less than the longest sequence of {longest} "
-            "tokens: a micro-batch of one such sequence exceeds it",
-        ),
-        (
-            ppo.estimator == "grpo" and ppo.whiten_advantages,
-            "ppo.whiten_advantages scales the advantages of ppo.estimator = 'grpo' once more, over the whole batch: "
-            "set it to false for GRPO as published",
-        ),
-        (ignored, f"{' and '.join(ignored)} have no effect: ppo.estimator = '{ppo.estimator}' has no critic"),
-        (
-            has_critic and ppo.critic_warmup >= ppo.iterations,
-            f"ppo.critic_warmup = {ppo.critic_warmup} takes all ppo.iterations = {ppo.iterations}: the policy does not "
-            "learn",
-        ),
-        (
-            has_critic and ppo.prefix_scores < 0 and not config.uses_prefix_scores,
+    if ignored := [name for name, is_set in unused.items() if is_set and not has_critic]:
+        yield f"{' and '.join(ignored)} have no effect: ppo.estimator = '{ppo.estimator}' has no critic"
+    if has_critic and ppo.critic_warmup >= ppo.iterations:
+        takes = f"ppo.critic_warmup = {ppo.critic_warmup} takes all ppo.iterations = {ppo.iterations}"
+        yield f"{takes}: the policy does not learn"
+    if has_critic and ppo.prefix_scores < 0 and not config.uses_prefix_scores:
+        yield (
             "ppo.prefix_scores = -1 is off, because a reward source is a Python function or a model, which may be slow "
-            f"or fail on half a text: set it to a number of tokens to use them, or else ppo.lam = {ppo.lam:g} to 0.95",
-        ),
-        (
-            config.eval.every and config.reward.normalize == "batch" and not config.eval.reference,
+            f"or fail on half a text: set it to a number of tokens to use them, or else ppo.lam = {ppo.lam:g} to 0.95"
+        )
+    if config.eval.every and config.reward.normalize == "batch" and not config.eval.reference:
+        yield (
             "reward.normalize = 'batch' gives every evaluation without the reference a mean score of 0: set "
-            "eval.reference to true",
-        ),
-        (
-            "rollback" in actions and not keeps_best,
-            f"[convergence] may roll back, but the run keeps {kept}: set eval.every, and checkpoint.best to 'score'",
-        ),
-    ]
-    return [warning for is_so, warning in warnings if is_so]
+            "eval.reference to true"
+        )
+    actions = (goals.on_target, goals.on_plateau, goals.on_collapse, goals.on_degradation, goals.on_kl)
+    if "rollback" in actions and (checkpoint.best == "off" or not config.eval.every):
+        kept = f"only {counted(checkpoint.keep, 'checkpoint')}" if checkpoint.keep else "no best checkpoint"
+        yield f"[convergence] may roll back, but the run keeps {kept}: set eval.every, and checkpoint.best to 'score'"

@@ -20,6 +20,7 @@ from trainer.errors import UsageError
 from trainer.events import Alert, RewardModelEvaluation, RewardModelStep
 from trainer.pairs.comparisons import reward_comparisons
 from trainer.pairs.groups import sequences_of
+from trainer.reward_model.network import score_sequences
 from trainer.reward_model.reward_learner import PENALTIES, Differences, differences, fit_head
 
 SEED = [0, 5]
@@ -149,7 +150,8 @@ def prepared(folder: Path) -> tuple[RewardModelTraining, list[str]]:
 def test_the_first_logits_are_those_of_the_fitted_head(tmp_path: Path) -> None:
     training, _ = prepared(tmp_path)
     groups = training.data.train
-    states = training._read(training.scorer.states, *sequences_of(groups), "score")
+    sequences, starts = sequences_of(groups)
+    states = score_sequences(training.scorer.states, sequences, 4096, starts=starts)
     found = differences(groups, states, training.config.train.margin)
     head = fit_head(found, [0, Purpose.FOLDS], parts=2)
     assert training.scorer.scale.std / training.scorer.scale.logit_std == pytest.approx(

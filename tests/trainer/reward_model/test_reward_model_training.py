@@ -38,6 +38,7 @@ from trainer.pairs.comparisons import reward_comparisons
 from trainer.pairs.groups import sequences_of
 from trainer.preferences.records import Preference
 from trainer.reward_model.loaded import evaluate, load_reward_model
+from trainer.reward_model.network import score_sequences
 from trainer.reward_model.pair_evaluation import report_on
 from trainer.reward_model.predictions import HELD_OUT, read_predictions
 from trainer.reward_model.snapshot import load_parameters, load_snapshot
@@ -97,8 +98,10 @@ def test_a_hidden_rule_is_learnt_and_held_out_pairs_show_it(tmp_path: Path) -> N
 def test_the_output_has_mean_0_and_deviation_1_on_the_training_completions_before_and_after(tmp_path: Path) -> None:
     made = fitting(tmp_path, "data.eval_fraction=0")
 
+    sequences, starts = sequences_of(made.data.train)
+
     def rewards() -> np.ndarray:
-        scores = made._read(made.scorer.scores, *sequences_of(made.data.train), "score")
+        scores = score_sequences(made.scorer.scores, sequences, 4096, starts=starts)
         return (scores - made.scorer.scale.mean) / made.scorer.scale.std
 
     assert (rewards().mean(), rewards().std()) == (pytest.approx(0, abs=1e-5), pytest.approx(1, abs=1e-5))
@@ -130,7 +133,10 @@ def test_the_loss_of_a_step_is_that_of_the_slow_version(tmp_path: Path) -> None:
     assert log_nu == pytest.approx(math.log(2 * (1 / 6) / (5 / 6)))
     losses = []
     for group in made.data.train:
-        scores = made._read(made.scorer.scores, group.sequences, group.starts, "score") / made.scorer.scale.logit_std
+        scores = (
+            score_sequences(made.scorer.scores, group.sequences, 4096, starts=group.starts)
+            / made.scorer.scale.logit_std
+        )
         (pair,) = group.pairs
         lead = scores[pair.better] - scores[pair.worse] - 0.5 * (pair.strength - 1) * (not pair.is_tie)
         weights = np.exp([lead / 2, log_nu, -lead / 2])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 from dpo_helper import dpo_config
 from preference_samples import labelled, reward_config
-from ranks_helper import Ended, ended, hurt, largest_difference, started
+from ranks_helper import ended, largest_difference, started
 from runs_helper import comparable, newest_checkpoint
 
 from trainer.config import AnyConfig
@@ -56,82 +55,46 @@ def configured(kind: str, folder: Path, name: str, *settings: str) -> AnyConfig:
     return reward_config(folder, "optim.lr=0.05", "train.patience=2", *settings)
 
 
-def commands(kind: str, folder: Path, name: str, *settings: str, patch: str = "") -> list[list[str]]:
-    """Return the command of each of two ranks. patch: applied to the second one's program."""
-    config = configured(kind, folder, name, *settings)
-    toml = folder / f"{name}.toml"
-    toml.write_text(config_text(config))
-    words = [*COMMANDS[kind], "--display", "json", "--config", str(toml)]
-    first = ["-m", "workbench", *words]
-    return [first, [hurt(folder, patch), *words] if patch else first]
-
-
-def run_two(folder: Path, both: Sequence[Sequence[str]]) -> list[Ended]:
-    with started(folder, both) as processes:
-        return ended(folder, processes)
-
-
-def events_of(folder: Path, name: str) -> list[Event]:
-    return read_journal(RunFolder(folder / "runs" / name).events).events
-
-
-def measured(folder: Path, name: str) -> dict[str, Any]:
-    """Return what a run has measured and learned, as plain values."""
-    newest = newest_checkpoint(RunFolder(folder / "runs" / name))
+def measured(folder: Path, name: str) -> tuple[list[Event], list[Any]]:
+    """Return the events of a run, and what it has measured and learned, as plain values."""
+    run = RunFolder(folder / "runs" / name)
+    events, newest = read_journal(run.events).events, newest_checkpoint(run)
     assert newest is not None
-    weights = [mx.load(str(path)) for path in sorted(newest.rglob("*.safetensors"))]
-    return {
-        "events": [same(event) for event in events_of(folder, name) if isinstance(event, MEASURED)],
-        "weights": [{key: np.array(array).tolist() for key, array in tree.items()} for tree in weights],
-    }
+    found: list[Any] = [
+        {key: value for key, value in comparable(event).items() if key != "ranks"}
+        for event in events
+        if isinstance(event, MEASURED)
+    ]
+    for path in sorted(newest.rglob("*.safetensors")):
+        arrays = mx.load(str(path))
+        assert isinstance(arrays, dict)
+        found.append({key: np.array(array).tolist() for key, array in arrays.items()})
+    if (run.root / HELD_OUT).exists():
+        pairs = read_predictions(run.root / HELD_OUT).pairs
+        found.append([[pair.chosen_reward, pair.rejected_reward] for pair in pairs])
+    return events, found
 
 
-def same(event: Event) -> dict[str, Any]:
-    """Return what two runs of one seed have in common, whatever the number of ranks."""
-    return {key: value for key, value in comparable(event).items() if key != "ranks"}
-
-
-def train_alone(kind: str, folder: Path, name: str, *settings: str) -> None:
-    train(configured(kind, folder, name, *settings))
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train a reward model on two ranks, runs/several, and the same one on one, runs/one."""
-    folder = tmp_path_factory.mktemp("whole")
-    results = run_two(folder, commands("reward-model", folder, "several"))
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_two_ranks_learn_from_preferences_what_one_learns(kind: str, tmp_path: Path) -> None:
+    toml = tmp_path / "several.toml"
+    toml.write_text(config_text(configured(kind, tmp_path, "several")))
+    command = ["-m", "workbench", *COMMANDS[kind], "--display", "json", "--config", str(toml)]
+    with started(tmp_path, [command] * 2) as processes:
+        results = ended(tmp_path, processes)
     assert [result.code for result in results] == [0, 0], results
-    assert not results[1].out
-    assert not results[1].err, "only the first rank reports"
-    train_alone("reward-model", folder, "one")
-    return folder
-
-
-def test_a_reward_model_on_two_ranks_learns_what_it_learns_on_one(whole: Path) -> None:
-    assert largest_difference(measured(whole, "several"), measured(whole, "one")) < 1e-5
-    steps = [event for event in events_of(whole, "several") if isinstance(event, RewardModelStep)]
+    assert (results[1].out, results[1].err) == ("", ""), "only the first rank reports"
+    train(configured(kind, tmp_path, "one"))
+    (events, found), (_, alone) = (measured(tmp_path, name) for name in ("several", "one"))
+    assert largest_difference(found, alone) < 1e-5
+    if kind == "dpo":
+        assert any(isinstance(event, Evaluation) for event in events), "samples are scored too"
+        return
+    steps = [event for event in events if isinstance(event, RewardModelStep)]
     assert [step.comparisons for step in steps[:4]] == [8, 8, 1, 8]
     assert all(len(step.ranks) == 2 and step.ranks[1]["sent"] > 0 for step in steps)
-    end = next(event for event in events_of(whole, "several") if isinstance(event, RunEnded))
+    end = next(event for event in events if isinstance(event, RunEnded))
     assert end.reason == "held-out log-loss did not improve in 2 evaluations"
-    leads = [
-        [
-            [pair.chosen_reward, pair.rejected_reward]
-            for pair in read_predictions(whole / "runs" / name / HELD_OUT).pairs
-        ]
-        for name in ("several", "one")
-    ]
-    assert largest_difference(*leads) < 1e-5
-
-
-def test_dpo_on_two_ranks_learns_what_it_learns_on_one(tmp_path: Path) -> None:
-    results = run_two(tmp_path, commands("dpo", tmp_path, "several"))
-    assert [result.code for result in results] == [0, 0], results
-    assert not results[1].out
-    assert not results[1].err
-    train_alone("dpo", tmp_path, "one")
-    assert largest_difference(measured(tmp_path, "several"), measured(tmp_path, "one")) < 1e-5
-    assert any(isinstance(event, Evaluation) for event in events_of(tmp_path, "several")), "samples are scored too"
 
 
 def test_a_step_of_fewer_comparisons_than_ranks_is_refused(tmp_path: Path) -> None:

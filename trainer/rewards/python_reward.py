@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
 from types import ModuleType
@@ -104,28 +104,28 @@ class PythonReward:
             if shape := _shape(values):
                 kind += f" of shape {shape}"
             raise self._error(f"returned {kind}: must return a list of {count} scores, one per completion")
-        completions = counted(count, "completion")
         if len(values) != count:
-            raise self._error(f"returned {counted(len(values), 'score')} for {completions}: must return one each")
+            given, completions = counted(len(values), "score"), counted(count, "completion")
+            raise self._error(f"returned {given} for {completions}: must return one each")
         for column, found in call.extra.items():
             if len(found) != count:
-                logged = counted(len(found), "value")
+                logged, completions = counted(len(found), "value"), counted(count, "completion")
                 raise self._error(f"logged {logged} of '{column}' for {completions}: log one each")
         by_token = any(_is_list(value) for value in values)
         scores: list[float | None] = []
         tokens: list[list[float]] = []
         for index, (value, row) in enumerate(zip(values, batch, strict=True)):
-            sample, wanted = sequence_name(index, row.prompt), len(row.completion_ids)
+            sample, wanted = partial(sequence_name, index, row.prompt), len(row.completion_ids)
             if value is None or not by_token:
                 scores.append(None if value is None else self._number(value, sample))
                 tokens.append([0.0] * wanted)
                 continue
             if not _is_list(value):
                 given = shortened(repr(value))
-                raise self._error(f"{sample} has {given} where others have lists: return only one kind")
+                raise self._error(f"{sample()} has {given} where others have lists: return only one kind")
             if len(value) != wanted:
                 rewards = counted(len(value), "token reward")
-                raise self._error(f"{sample} has {rewards} for {counted(wanted, 'token')}: return one each")
+                raise self._error(f"{sample()} has {rewards} for {counted(wanted, 'token')}: return one each")
             tokens.append([self._number(reward, sample) for reward in value])
             scores.append(sum(tokens[-1]))
         details = {name: [fmean(numbers)] * count for name, numbers in call.metrics.items()}
@@ -140,7 +140,7 @@ class PythonReward:
                 return f" on {sequence_name(index, row.prompt)}"
         return " on the batch, but on none of its samples alone"
 
-    def _number(self, value: Any, sample: str) -> float:
+    def _number(self, value: Any, sample: Callable[[], str]) -> float:
         try:
             if isinstance(value, str | bytes) or _shape(value):
                 raise TypeError
@@ -150,7 +150,7 @@ class PythonReward:
         else:
             problem = "" if math.isfinite(number) else f"{number}: must be finite"
         if problem:
-            raise self._error(f"{sample} has score {problem}, or None if the reward does not apply")
+            raise self._error(f"{sample()} has score {problem}, or None if the reward does not apply")
         return number
 
     def _keywords(self, call: _Call) -> dict[str, Any]:

@@ -13,7 +13,7 @@ HEAVY = {"mlx", "mlx_lm", "transformers", "datasets", "torch"}
 def loaded_by(module: str) -> set[str]:
     """Return the heavy packages that a fresh interpreter has loaded after `import module`."""
     program = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
     return HEAVY & set(result.stdout.split())
 
 

@@ -238,12 +238,12 @@ def kept_session(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the application work until the condition holds; an assertion fails after 30 seconds.
+    """Let the application work until the condition holds; an assertion fails after five minutes.
 
     Unlike the pilot's `pause` it does not wait for the application, which may be waiting for the session.
     """
-    for _ in range(1500):
+    for _ in range(15_000):
         if condition():
             return
         await asyncio.sleep(0.02)
-    raise AssertionError("the condition did not come about within 30 s")
+    raise AssertionError("the condition did not come about within five minutes")

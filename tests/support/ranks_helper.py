@@ -24,7 +24,7 @@ from unittest.mock import patch
 from workbench.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
-PATIENCE = 120.0  # seconds; a test that waits longer has failed
+PATIENCE = 300.0  # seconds; a test that waits longer has failed
 
 
 class Ended(NamedTuple):

@@ -20,7 +20,7 @@ from apart import ROOT
 
 CODES = re.compile(rb"\x1b(\[[0-9;?<>=]*[ -/]*[@-~]|\][^\x07]*\x07|[()][0-9A-Z]|[=>])")
 _SIZE = {"COLUMNS", "LINES"}  # pytest-xdist sets them for its workers, and Textual believes them
-DEADLINE = 60  # seconds until a test has failed
+DEADLINE = 300  # seconds until a test has failed
 
 
 class Terminal:

@@ -182,7 +182,7 @@ def start(script: str, *first: str) -> subprocess.Popen[str]:
 def test_a_signal_ends_the_run_with_a_checkpoint_and_130(number: signal.Signals) -> None:
     process = start("wait")
     process.send_signal(number)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=300)
     events = [json.loads(line)["event"] for line in out.splitlines()]
     assert (process.returncode, events) == (130, ["checkpoint", "end"])
     assert number.name in err
@@ -193,7 +193,7 @@ def test_a_signal_ends_the_run_with_a_checkpoint_and_130(number: signal.Signals)
 def test_a_signal_ends_a_run_that_hangs_before_it_has_begun(number: signal.Signals) -> None:
     process = start("loading", "loading")
     process.send_signal(number)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert err.splitlines()[-1] == "ppo-workbench: the run had not begun, and nothing of it is kept"
 
@@ -203,7 +203,7 @@ def test_a_reader_that_goes_away_ends_the_run_quietly() -> None:
     assert process.stdout is not None
     process.stdout.close()
     process.stdout = None
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (130, "")
 
 
@@ -247,14 +247,14 @@ def test_a_second_interrupt_gives_the_terminal_its_cursor_back() -> None:
     process.send_signal(signal.SIGINT)
     assert read_until(terminal, "never shown").endswith("\x1b[?25h\r\n")
     os.close(terminal)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (130, b"")
 
 
 def test_a_run_whose_terminal_is_closed_ends_quietly() -> None:
     process, terminal = start_on_terminal("flood")
     os.close(terminal)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (130, b"")
 
 

@@ -41,12 +41,18 @@ async def test_every_pane_is_named_and_marked_and_a_click_or_a_parenthesis_goes_
         strip, panes = screen.query_one(TopLines), [pane.id for pane in screen.query(Pane)]
         for size in ((80, 24), (120, 40), (200, 60), (60, 20)):
             await pilot.resize_terminal(*size)
-            for tab, start, end in strip.places:
+            await until(pilot, lambda width=size[0]: strip.size.width == width)  # type: ignore[misc]
+            for place in range(len(panes)):
+                tab, start, end = strip.places[place]
                 await pilot.click(strip, offset=((start + end) // 2, 0))
                 await until(pilot, lambda pane=tab.id: screen.query_one(f"#{pane}").has_focus_within)  # type: ignore[misc]
-                line = screen_text(screen).splitlines()[0]
-                assert line[start:end].startswith(f"▸{tab.title[:3]}")
-                assert line.count("▸") == 1
+
+                def marked(place: int = place) -> bool:
+                    tab, start, end = strip.places[place]
+                    line = screen_text(screen).splitlines()[0]
+                    return line[start:end].startswith(f"▸{tab.title[:3]}") and line.count("▸") == 1
+
+                await until(pilot, marked)
             assert [tab.id for tab, _, _ in strip.places] == panes
         for key, pane in (("right_parenthesis", panes[0]), ("left_parenthesis", panes[-1])):
             await pilot.press(key)

@@ -67,7 +67,7 @@ for row in range(100):
         process.stdin.write("go\n")
         process.stdin.flush()
     for process in processes:
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
         assert process.returncode == 0
     assert len(Bookmarks(folder)) == 300
 

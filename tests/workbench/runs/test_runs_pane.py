@@ -278,7 +278,7 @@ async def test_the_table_refreshes_itself_and_not_while_a_reading_is_under_way(m
     def slow(runs_dir: Path, known: Any) -> Workspace | None:
         readings.append(known)
         if len(readings) == 2:
-            go_on.wait(timeout=60)
+            go_on.wait(timeout=300)
         return read_workspace(runs_dir, known)
 
     monkeypatch.setattr(runs_pane, "read_workspace", slow)

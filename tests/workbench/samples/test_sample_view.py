@@ -324,7 +324,7 @@ async def test_keys_pressed_while_a_sample_is_read_are_about_that_sample(
     async with open_sample(run, "zero", "one") as (app, pilot, _):
 
         def slow(*given: Any) -> Any:
-            go_on.wait(timeout=60)
+            go_on.wait(timeout=300)
             return original(*given)
 
         monkeypatch.setattr(pane, "read_token_sample", slow)

@@ -153,7 +153,7 @@ async def test_the_screen_responds_while_a_file_is_read_and_only_the_wanted_one_
 
     def slow(folder: RunFolder, iteration: int) -> SampleTable:
         read.append(iteration)
-        go_on.wait(timeout=60)
+        go_on.wait(timeout=300)
         return original(folder, iteration)
 
     monkeypatch.setattr(sample_list, "read_batch", slow)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import Any, TypeVar
 
 from rich.cells import cell_len, set_cell_size
@@ -179,6 +179,16 @@ def following(line: Sequence[Piece]) -> str:
 def plain(line: Sequence[Piece]) -> str:
     """Return the text of a line."""
     return "".join(text for text, _ in line)
+
+
+def beside(blocks: Iterable[Sequence[Line]], width: int, joint: Piece) -> Iterator[Line]:
+    """Yield the lines of blocks side by side, each padded to `width` columns, with `joint` between two."""
+    for row in zip_longest(*blocks, fillvalue=Line()):
+        line: Line = []
+        for place, cells in enumerate(row):
+            line += [joint] if place else []
+            line += [*cells, (" " * (width - cell_len(plain(cells))), "text")]
+        yield line
 
 
 def table_line(first: Line, cells: Iterable[Piece], width: int, *, right: bool = False) -> Line:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import groupby, zip_longest
+from itertools import groupby
 from typing import Any
 
 from rich.cells import cell_len
@@ -32,7 +32,7 @@ from workbench.kit.glyphs import block
 from workbench.numbers import duration, number, score_text
 from workbench.run.metrics import METRICS_OF_KIND, Metric
 from workbench.run.sample_table import Sample
-from workbench.text import Line, Piece, fit, fit_end, fit_name, padded, visible
+from workbench.text import Line, Piece, beside, fit, fit_end, fit_name, padded, visible
 
 VERSION = 1
 """Version of the plain values. Fields may be added; removing one or changing its meaning changes this number."""
@@ -302,9 +302,8 @@ def _answer_lines(groups: Sequence[RunGroup], width: int) -> Iterator[Line]:
         answered = [(group, answer) for group, answer in zip(groups, answers, strict=True) if answer]
         across = (width - _GAP * (len(answered) - 1)) // len(answered)
         if across >= _LEAST_ANSWER:
-            for pieces in zip_longest(*(_answer(*one, across) for one in answered), fillvalue=("", "text")):
-                cells = [(padded(text, across), role) for text, role in pieces]
-                yield [piece for cell in cells for piece in ((" │ ", "muted"), cell)][1:]
+            blocks = [[[piece] for piece in _answer(*one, across)] for one in answered]
+            yield from beside(blocks, across, (" │ ", "muted"))
         else:
             yield from ([piece] for one in answered for piece in _answer(*one, width))
 

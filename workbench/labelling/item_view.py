@@ -18,7 +18,7 @@ from trainer.plurals import counted
 from workbench.kit.drawing import ScrolledLines, scroll_bindings, wrapped
 from workbench.kit.word_diff import word_diff
 from workbench.labelling.texts import ItemTexts, Turn
-from workbench.text import Line, Piece, fit, plain, visible
+from workbench.text import Line, Piece, beside, fit, visible
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -51,19 +51,23 @@ def lay_out(
     blocks = [
         text_lines(turns, side - 2, markdown, of_one) for turns, of_one in zip(texts.completions, marked, strict=True)
     ]
-    lines = [_rule(["prompt"], whole), *_rows([text_lines(texts.prompt, whole - 2, markdown)], whole)]
+    bar = "│", "rule"
+    lines = [_rule(["prompt"], whole), *beside([text_lines(texts.prompt, whole - 2, markdown)], whole, bar)]
     headings = []
     for first in range(0, count, columns):
         headings.append(len(lines))
         lines.append(_rule([str(number + 1) for number in range(first, first + columns)], side, joint="┬"))
-        lines += _rows(blocks[first : first + columns], side)
+        lines += beside(blocks[first : first + columns], side, bar)
     return lines, headings, _rule([""] * columns, side, joint="┴")
 
 
 def text_lines(
     turns: Sequence[Turn], width: int, markdown: bool, marked: Sequence[Sequence[Piece]] | None = None
 ) -> list[Line]:
-    """Wrap messages, or a text, to lines of at most `width` columns. marked: the text of each in pieces with roles."""
+    """Wrap messages, or a text, to lines of at most `width` columns after a space.
+
+    marked: the text of each in pieces with roles.
+    """
     lines: list[Line] = []
     for place, (role, text) in enumerate(turns):
         if place:
@@ -80,7 +84,7 @@ def text_lines(
         )
         if len(text) > LONGEST:
             lines += wrapped([(f"✂ {counted(len(text) - LONGEST, 'more character')} not shown", "muted")], width)
-    return lines
+    return [[(" ", "text"), *line] for line in lines]
 
 
 def markdown_lines(text: str, width: int) -> list[Line] | None:
@@ -141,18 +145,6 @@ def _rule(titles: Sequence[str], width: int, joint: str = "") -> Line:
         line += [(joint, "rule")] if place else []
         line += [("──", "rule"), (title, "heading"), ("─" * (width - 2 - len(title)), "rule")]
     return line
-
-
-def _rows(blocks: Sequence[Sequence[Line]], width: int) -> list[Line]:
-    """Join blocks side by side, each `width` columns wide, with a rule between them."""
-    lines: list[Line] = []
-    for row in zip_longest(*blocks, fillvalue=[]):
-        line: Line = []
-        for place, cells in enumerate(row):
-            line += [("│", "rule")] if place else []
-            line += [(" ", "text"), *cells, (" " * (width - 1 - cell_len(plain(cells))), "text")]
-        lines.append(line)
-    return lines
 
 
 def _role(style: Style | None) -> str:

@@ -20,7 +20,7 @@ from workbench.kit.drawing import Drawn, component_classes, rule
 from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, Canvas, bar, bar_lines
 from workbench.numbers import number, percent
 from workbench.run.view import RunView
-from workbench.text import Line, fit, fit_start, line_of, plain, visible
+from workbench.text import Line, beside, fit, fit_start, line_of, visible
 
 _NAME = 22  # columns
 _LEAST_BAR = 12
@@ -305,10 +305,9 @@ class RewardCharts(Drawn):
             return []
         if not self.all_shown:
             return self._charts[self._at % len(self._charts)](width, height)
-        left, down, lines = (width - _GUTTER) // 2, height // 2, list[Line]()
+        across, down, lines = (width - _GUTTER) // 2, height // 2, list[Line]()
         for place in (0, 2):
-            beside = self._charts[place](left, down), self._charts[place + 1](width - left - _GUTTER, down)
-            for row in range(down):
-                one, other = (chart[row] if row < len(chart) else [] for chart in beside)
-                lines.append([*one, (" " * (left + _GUTTER - cell_len(plain(one))), "text"), *other])
+            blocks = [chart(across, down) for chart in self._charts[place : place + 2]]
+            blocks[0] += [[]] * (down - len(blocks[0]))
+            lines += beside(blocks, across, (" " * _GUTTER, "text"))
         return lines

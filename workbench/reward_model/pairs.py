@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import zip_longest
 from typing import ClassVar
 
 from textual.binding import BindingType
@@ -15,7 +14,7 @@ from trainer.reward_model.predictions import PairPrediction, Predictions
 from workbench.kit.cursor_list import BlockList, cursor_bindings
 from workbench.kit.drawing import ScrolledLines, scroll_bindings, wrapped
 from workbench.numbers import number
-from workbench.text import Line, fit, fit_end, fit_start, has_words, packed, plain, visible
+from workbench.text import Line, beside, fit_end, fit_start, has_words, packed, visible
 
 _LABEL = 10  # columns
 _PARTS = ("facts", "prompt", "chosen", "rejected")  # one line each
@@ -184,14 +183,9 @@ def pair_text_lines(pair: PairPrediction, width: int) -> list[Line]:
         for heading, text in sides:
             lines += [[(fit_start(heading, width), "heading")], *lines_of(text, width), []]
         return lines
-    left = (width - len(_BETWEEN)) // 2
-    right = width - len(_BETWEEN) - left
-    (heading, one), (beside, other) = sides
-    lines.append([(fit(heading, left), "heading"), (_BETWEEN, "axis"), (fit_start(beside, right), "heading")])
-    below: Line = []  # the shorter text
-    for here, there in zip_longest(lines_of(one, left), lines_of(other, right), fillvalue=below):
-        lines.append([(fit(plain(here), left), "text"), (_BETWEEN, "axis"), *there])
-    return lines
+    across = (width - len(_BETWEEN)) // 2
+    blocks = [[[(fit_start(heading, across), "heading")], *lines_of(text, across)] for heading, text in sides]
+    return [*lines, *beside(blocks, across, (_BETWEEN, "axis"))]
 
 
 class RewardPairText(ScrolledLines):

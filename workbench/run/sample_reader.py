@@ -27,8 +27,6 @@ from trainer.runs.samples import (
 from workbench.run.sample_table import Alternative, Sample, SampleKey, SampleTable, TokenSample, table_schema
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     import pyarrow as pa
 
 _AS_STORED = [field.name for field in dataclasses.fields(TokenSample) if field.default is not dataclasses.MISSING]
@@ -164,6 +162,7 @@ def read_channel_columns(folder: RunFolder, iteration: int, names: Sequence[str]
     `ratios` gives the last pass of each token that was measured. Null is NaN, and a column that the file lacks is
     empty. Raises StorageError when the file is missing, damaged or of a newer version.
     """
+    import numpy as np
     import pyarrow.compute as pc
 
     path = folder.samples_file(iteration)
@@ -172,7 +171,13 @@ def read_channel_columns(folder: RunFolder, iteration: int, names: Sequence[str]
         values = {}
         for name in names:
             flat = pc.list_flatten(read[name].cast(sample_schema().field(name).type)).combine_chunks()
-            values[name] = (_last_of_each(flat) if name == "ratios" else _floats(flat)).tolist()
+            passes = pc.list_flatten(flat) if name == "ratios" else flat
+            numbers = passes.to_numpy(zero_copy_only=False).astype(np.float64)
+            if name == "ratios":
+                known, last = ~np.isnan(numbers), np.full(len(flat), math.nan)
+                last[pc.list_parent_indices(flat).to_numpy()[known]] = numbers[known]  # of several, the last one stays
+                numbers = last
+            values[name] = numbers.tolist()
         return values
 
 
@@ -243,22 +248,3 @@ def _number(value: float | None) -> float:
 def _fitted(values: Sequence[_Value], count: int, missing: _Value) -> list[_Value]:
     """Cut `values` to `count`, or fill them up with `missing`."""
     return [*values[:count], *[missing] * (count - len(values))]
-
-
-def _floats(values: pa.Array) -> npt.NDArray[np.float64]:
-    """Convert numbers to floats, with NaN for null."""
-    import numpy as np
-
-    floats: npt.NDArray[np.float64] = values.to_numpy(zero_copy_only=False).astype(np.float64)
-    return floats
-
-
-def _last_of_each(lists: pa.Array) -> npt.NDArray[np.float64]:
-    """Return the last number of each list that is not NaN; NaN if there is none."""
-    import numpy as np
-    import pyarrow.compute as pc
-
-    last, values = np.full(len(lists), math.nan), _floats(pc.list_flatten(lists))
-    known = ~np.isnan(values)
-    last[pc.list_parent_indices(lists).to_numpy()[known]] = values[known]  # of several, the last one stays
-    return last

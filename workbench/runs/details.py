@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,7 +39,10 @@ def news(glances: Sequence[Glance], labels: int, since: float) -> list[str]:
     """Return what happened since a time, unix seconds: runs that ended, alarms, labels. Safe to print."""
     found = []
     ended = [glance.run for glance in glances if glance.ended is not None and glance.ended > since]
-    found += [f"{state_sign(run)} {visible(run.name)} {_end(run)}" for run in ended[:_NAMED]]
+    for run in ended[:_NAMED]:
+        wrong = f", {visible(errors(run.alarms))}" if errors(run.alarms) else ""
+        end = f"{visible(run.state)} at {run.iteration}/{run.iterations}{wrong}"
+        found.append(f"{state_sign(run)} {visible(run.name)} {end}")
     if len(ended) > _NAMED:
         found.append(f"{counted(len(ended) - _NAMED, 'more run')} ended")
     raised = [(glance.run, [code for at, code in glance.alarms if at > since]) for glance in glances]
@@ -50,11 +53,6 @@ def news(glances: Sequence[Glance], labels: int, since: float) -> list[str]:
     if labels:
         found.append(f"{counted(labels, 'label')} added")
     return found
-
-
-def _end(run: RunSummary) -> str:
-    wrong = errors(run.alarms)
-    return f"{visible(run.state)} at {run.iteration}/{run.iterations}" + (f", {visible(wrong)}" if wrong else "")
 
 
 def since_text(since: float, now: float) -> str:
@@ -134,23 +132,21 @@ def differences_content(comparison: RunComparison, width: int) -> Content:
     keys = max(cell_len(key) for key, _ in rows)
     room = (width - keys) // len(names) - TABLE_GAP
     widest = max(cell_len(text) for text in [*names, *(value for _, values in rows for value in values)])
-    table = _table(names, rows, keys, min(room, widest)) if room >= min(_LEAST, widest) else _list(names, rows)
+    table: list[Line] = []
+    if room >= min(_LEAST, widest):
+        room = min(room, widest)
+        table = [table_line([(" " * keys, "muted")], ((name, "muted") for name in names), room)]
+        table += [
+            table_line([(fit(key, keys), "muted")], ((text, "text") for text in texts), room) for key, texts in rows
+        ]
+    else:  # a line for each value
+        for key, texts in rows:
+            table.append([(key, "strong")])
+            table += [[(f"  {name} ", "muted"), (text, "text")] for name, text in zip(names, texts, strict=True)]
     lines += [Content.assemble(*((text, _STYLES[role]) for text, role in line)).rstrip() for line in table]
     if (more := len(comparison.differences) - MOST) > 0:
         lines.append(Content.styled(f"and {counted(more, 'more setting')}", "$text-muted"))
     return Content("\n").join(lines)
-
-
-def _table(names: list[str], rows: list[tuple[str, list[str]]], keys: int, values: int) -> Iterator[Line]:
-    yield table_line([(" " * keys, "muted")], ((name, "muted") for name in names), values)
-    for key, texts in rows:
-        yield table_line([(fit(key, keys), "muted")], ((text, "text") for text in texts), values)
-
-
-def _list(names: list[str], rows: list[tuple[str, list[str]]]) -> Iterator[Line]:
-    for key, texts in rows:
-        yield [(key, "strong")]
-        yield from ([(f"  {name} ", "muted"), (text, "text")] for name, text in zip(names, texts, strict=True))
 
 
 def write_comparison(folders: Sequence[RunFolder], path: Path) -> Path:

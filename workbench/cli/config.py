@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.config import SCHEMAS, Config, config_warnings, load_config
+from trainer.config import SCHEMAS, AnyConfig, Config, config_warnings, load_config
 from trainer.config.loading import config_text, load_config_as, parse_overrides, preset_names
 from trainer.config.problems import Schema, validate_as
 from trainer.config.reference import json_schema, reference_markdown, reference_rows
 from trainer.config.schema import RunConfig
 from trainer.errors import UsageError, cannot_write
 from trainer.files import read_toml, write_whole
-from trainer.runs.folder import RunFolder, open_run
+from trainer.runs.folder import RunFolder, check_name_is_free, open_run
 from workbench.cli.parser import add, dir_override
 from workbench.run.metrics import training_command
 from workbench.system import output
@@ -160,11 +160,16 @@ def configuration(args: argparse.Namespace, schema: type[Schema]) -> Schema:
     return load_config_as(schema, args.config_given, overrides) if args.config_given else validate_as(schema, overrides)
 
 
-def resumed(args: argparse.Namespace, schema: type[Schema]) -> tuple[Schema, RunFolder]:
-    """Load configuration and folder of the run that --resume names, by its path or its name among the runs.
+def asked_run(args: argparse.Namespace, schema: type[AnyConfig]) -> tuple[Any, RunFolder | None]:
+    """Load the configuration of a new run, or that and the folder of the run that --resume names.
 
-    Raises UsageError if there is no such run, or if an option would change what shapes it from its start on.
+    Raises UsageError and ConfigError: if the name is in use, if there is no such run, or if an option would change what
+    shapes it from its start on.
     """
+    if args.resume is None:
+        config = configuration(args, schema)
+        check_name_is_free(config)
+        return config, None
     for option, value in (
         ("--config", args.config_given),
         ("--name", args.name),

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from trainer.config import SCHEMAS, Config
+from trainer.config import SCHEMAS, AnyConfig, Config
 from trainer.config.dpo import DPOConfig
 from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
@@ -20,9 +20,8 @@ from trainer.distributed import join, rank_of_process
 from trainer.errors import StorageError, TrainerError
 from trainer.events import RunStarted
 from trainer.plurals import counted
-from trainer.runs.folder import check_name_is_free
 from trainer.runs.listing import is_complete, summary_of
-from workbench.cli.config import configuration, resumed
+from workbench.cli.config import asked_run
 from workbench.cli.parser import add, add_preference_training
 from workbench.headless import Display, JsonDisplay, PlainDisplay, RichDisplay
 from workbench.run.threads import TrainingThread
@@ -46,19 +45,15 @@ def dpo(args: argparse.Namespace) -> int:
     return train(args, DPOConfig)[0]
 
 
-def train(
-    args: argparse.Namespace, schema: type[Config | DPOConfig | RewardModelConfig] = Config, *, notice: str = ""
-) -> tuple[int, Path | None]:
+def train(args: argparse.Namespace, schema: type[AnyConfig] = Config, *, notice: str = "") -> tuple[int, Path | None]:
     """Train as the command line says; return the exit code, and the run's folder if there is one.
 
     notice: printed before the run starts. Raises TrainerError for what a user can fix.
     """
     if rank_of_process():
         return _follow(), None
-    config, folder = (configuration(args, schema), None) if args.resume is None else resumed(args, schema)
-    if folder is None:
-        check_name_is_free(config)
-    elif isinstance(config, Config) and is_complete(folder, config.ppo.iterations):  # before loading: seconds
+    config, folder = asked_run(args, schema)
+    if folder and isinstance(config, Config) and is_complete(folder, config.ppo.iterations):  # before loading: seconds
         done = summary_of(folder).iteration
         more = f"{output.PROGRAM} --no-ui --resume {args.resume} --set ppo.iterations={2 * done}"
         output.note(f"{folder.name} is complete after {counted(done, 'iteration')}; continue with {more}")

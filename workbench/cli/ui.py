@@ -81,16 +81,12 @@ def opening(args: argparse.Namespace) -> Opening:
     if not (given or args.overrides or args.trust_code):
         return opening  # the problems of a workspace's own configuration are shown in Config
     from trainer.config import Config
-    from trainer.runs.folder import check_name_is_free
-    from workbench.cli.config import configuration, resumed
+    from workbench.cli.config import asked_run
     from workbench.system.code_trust import is_given, remember, untrusted_code
 
-    if args.resume is not None:
-        config, folder = resumed(args, Config)
+    config, folder = asked_run(args, Config)  # which refuses here what it does without the screen
+    if folder is not None:
         opening = Opening(resume=folder.root, overrides=tuple(args.overrides))
-    else:  # what the command line names is refused here, as without the screen
-        config = configuration(args, Config)
-        check_name_is_free(config)
     if is_given(args):
         remember(untrusted_code(config.reward))
     return opening

@@ -42,9 +42,6 @@ def kept(run: Path) -> Predictions:
     return read_predictions(run / HELD_OUT)
 
 
-# The file
-
-
 def test_predictions_are_read_back_with_the_most_wrong_pair_first_and_ties_last(tmp_path: Path) -> None:
     messages: Text = [{"role": "user", "content": "hi\n\x1b[31m \u202e"}, {"role": "assistant", "content": "你好"}]
     given = [
@@ -129,9 +126,6 @@ def test_importing_the_reader_loads_neither_mlx_nor_pyarrow() -> None:
     program = "import sys, trainer.reward_model.predictions, workbench.reward_model.pane; print(*sys.modules)"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
     assert not {"mlx", "mlx_lm", "numpy", "pyarrow", "transformers"} & set(result.stdout.split())
-
-
-# What a run keeps
 
 
 def trained(folder: Path, *overrides: str, count: int = 60, **how: Any) -> Recorder:

@@ -1,9 +1,10 @@
-"""A reward model as PPO's reward: the backbone it shares, the text it reads, and the error for a wrong path."""
+"""Reward models as PPO's reward, one or several: what they share, what they read, and wrong paths."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +22,26 @@ from trainer.config.schema import ModelConfig, RewardConfig
 from trainer.engine.answers import SavedPolicy
 from trainer.engine.control import Control
 from trainer.engine.training import train
-from trainer.errors import Interrupted, RewardError
+from trainer.errors import DataError, Interrupted, RewardError
 from trainer.events import RunEnded, RunStarted
+from trainer.models import backbone
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.questions import Answer, Question
+from trainer.reward_model import loaded
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.network import RewardModel
-from trainer.rewards import build_rewards
-from trainer.rewards.model_reward import load_model_reward
+from trainer.rewards import Rewards, WeightedSource, build_rewards
+from trainer.rewards.model_reward import ModelReward, load_model_reward
 from trainer.runs.checkpoint_files import checkpoints, prune_checkpoints
 from trainer.runs.folder import RunFolder
+from trainer.runs.samples import read_samples
 
 TEXTS = ["aaaa", "bcd", "a fox, and a hen", "", "eeeee"]
 BATCH = inputs(*TEXTS)
+
+
+THREE = inputs("aaaa", "bcd", "a fox")
 
 
 @pytest.fixture(scope="module")
@@ -310,3 +317,99 @@ def test_the_settings_of_the_source_are_checked() -> None:
     assert "reward.sources[0].combine = 'max': must be one of 'mean' or 'min'" in problems(source("a", combine="max"))
     assert "reward.sources[0].ensemble[0] = '': must not be empty" in problems(source("a", ensemble=[""]))
     assert "reward.sources[0].path = 3: must be a string" in problems({"kind": "model", "path": 3})
+
+
+class Fixed:
+    """Model with fixed scores, whatever it reads."""
+
+    def __init__(self, *scores: float) -> None:
+        self._scores = list(scores)
+
+    def encode(self, prompt: Any, completion: Any, columns: Any) -> list[int]:
+        if completion == "unreadable":
+            raise DataError("it has no tokens")
+        return list(completion.encode())
+
+    def score(self, sequences: Sequence[Sequence[int]], **_: Any) -> list[float]:
+        return self._scores[: len(sequences)]
+
+
+def test_the_mean_or_the_least_of_the_members_is_the_score_and_their_deviation_a_detail() -> None:
+    members = [Fixed(1.0, 0.0, -2.0), Fixed(3.0, 0.0, 1.0), Fixed(5.0, 0.0, 4.0)]
+    mean = ModelReward("m", members, combine="mean")(THREE)
+    assert mean.scores == [3.0, 0.0, 1.0]
+    assert mean.details["disagreement"] == pytest.approx([(8 / 3) ** 0.5, 0.0, 6**0.5])
+    least = ModelReward("m", members, combine="min")(THREE)
+    assert least.scores == [1.0, 0.0, -2.0]
+    assert least.details == mean.details
+
+
+def test_disagreement_is_reported_as_a_part_and_not_summed() -> None:
+    ensemble = ModelReward("m", [Fixed(1.0, 0.0, 0.0), Fixed(3.0, 0.0, 1.0)])
+    result = Rewards([WeightedSource(ensemble, 0.5), WeightedSource(ModelReward("m", [Fixed(1.0, 1.0, 1.0)]))])(THREE)
+    assert result.scores == [2.0, 1.0, 1.25]
+    assert result.parts == {"m": [2.0, 0.0, 0.5], "m.disagreement": [1.0, 0.0, 0.5], "m#2": [1.0, 1.0, 1.0]}
+
+
+def test_a_non_finite_score_and_an_unreadable_text_are_reported_with_the_sample() -> None:
+    with pytest.raises(RewardError, match=r"'m': sample 1 \('one'\) has score nan: must be finite"):
+        ModelReward("m", [Fixed(1.0, 1.0, 1.0), Fixed(1.0, float("nan"), 1.0)])(THREE)
+    with pytest.raises(RewardError, match=r"'m' cannot read sample 1 \('one'\): it has no tokens"):
+        ModelReward("m", [Fixed(1.0, 1.0)])(inputs("a", "unreadable"))
+
+
+def ensemble_of(first: Path, *others: Path, **more: Any) -> dict[str, Any]:
+    return source(first, ensemble=[str(other) for other in others], **more)
+
+
+def test_members_keep_their_adapters_apart_on_one_backbone_and_each_model_is_loaded_once(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign_model(tmp_path / "model")
+    train_tiny(tmp_path, "third")
+    train_tiny(tmp_path, "fourth", "run.seed=5")
+    runs = [made / "runs/rm", tmp_path / "runs/third", made / "runs/second", tmp_path / "runs/fourth"]
+    texts = [[row.prompt, row.completion] for row in THREE]
+    alone = []
+    for run in runs:
+        model = load_reward_model(run)
+        alone.append(model.score([model.encode(*text) for text in texts]))
+    policy = load_backbone(ModelConfig(path=str(made / "model")))
+    fetched: list[str] = []
+
+    def counted(config: Any, **options: Any) -> Any:
+        fetched.append(config.path)
+        return backbone.load_backbone(config, **options)
+
+    monkeypatch.setattr(loaded, "load_backbone", counted)
+    sources: list[Any] = [ensemble_of(*runs)]
+    parts = build_rewards(RewardConfig(sources=sources), backbone=policy)(THREE).parts
+    assert fetched == [str(tmp_path / "model")]
+    name = "model:rm+third+second+fourth"
+    np.testing.assert_allclose(parts[name], np.mean(alone, axis=0), atol=1e-5)
+    np.testing.assert_allclose(parts[f"{name}.disagreement"], np.std(alone, axis=0), atol=1e-5)
+    assert min(parts[f"{name}.disagreement"]) > 0.01
+
+
+def test_a_run_mixes_models_with_rules_and_python_by_weight_and_its_samples_hold_the_disagreement(
+    made: Path, folder: Path
+) -> None:
+    config = tiny_config(folder, "run.name=a", "ppo.iterations=1", "eval.every=0")
+    (folder / "rewards.py").write_text("def score(completions, **_): return [len(text) % 3 for text in completions]")
+    sources: list[Any] = [
+        ensemble_of(made / "runs/rm", made / "runs/second", combine="min", weight=2.0),
+        {"kind": "length", "target": 4, "weight": 0.5},
+        {"kind": "python", "path": f"{folder}/rewards.py:score"},
+    ]
+    record(config.model_copy(update={"reward": RewardConfig(sources=sources)}))
+    models = [load_reward_model(made / name) for name in ("runs/rm", "runs/second")]
+    for row in read_samples(RunFolder(folder / "runs/a").samples_file(1)).to_pylist():
+        parts = {part["source"]: part["score"] for part in row["parts"]}
+        scores = [model.score([model.encode(row["prompt"], row["completion"])])[0] for model in models]
+        spread = abs(scores[0] - scores[1]) / 2
+        length, own = parts.pop("length"), parts.pop("rewards.py:score")
+        assert parts == pytest.approx(
+            {"model:rm+second": min(scores), "model:rm+second.disagreement": spread}, abs=1e-4
+        )
+        assert own == len(row["completion"]) % 3
+        assert row["score"] == pytest.approx(2 * min(scores) + 0.5 * length + own, abs=1e-4)

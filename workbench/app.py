@@ -7,14 +7,14 @@ import contextlib
 import contextvars
 import os
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.console import Console
 from textual import work
-from textual.app import App, ComposeResult, SystemCommand
+from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 from textual.screen import Screen
@@ -24,8 +24,8 @@ from textual.widgets import Static
 from workbench.kit.screen_settings import ScreenSettings
 from workbench.kit.theming import (
     DEFAULT_THEME,
-    EXTRA_VARIABLES,
     AsciiOnly,
+    ThemedApp,
     apply_themes,
     no_color,
     own_themes,
@@ -52,7 +52,7 @@ def _commands() -> type[Provider]:
     return WorkbenchCommands
 
 
-class WorkbenchApp(App[str]):
+class WorkbenchApp(ThemedApp[str]):
     """The application. It shows a first frame at once, then the main screen, which takes longer to import.
 
     What the first frame does not need is imported after it.
@@ -106,13 +106,6 @@ class WorkbenchApp(App[str]):
     def get_key_display(self, binding: Binding) -> str:
         shown = super().get_key_display(binding)
         return binding.key if self._ascii_only and not shown.isascii() else shown  # a word: "/" could be ⏎ or /
-
-    def set_keymap(self, keymap: Mapping[str, str]) -> None:
-        self.keymap = keymap  # for `workbench.kit.keys.remapped`
-        super().set_keymap(keymap)
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return EXTRA_VARIABLES
 
     def on_mount(self) -> None:
         self._use_themes()

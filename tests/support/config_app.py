@@ -12,10 +12,10 @@ from textual.app import ComposeResult
 from textual.message import Message
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
-from themed_app import ThemedApp
 
 from workbench.config.document import ConfigDocument
 from workbench.config.pane import ConfigPane
+from workbench.kit.theming import ThemedApp
 from workbench.run.view import RunView
 
 

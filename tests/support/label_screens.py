@@ -12,12 +12,11 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Input, Static
-from themed_app import ThemedApp
 from waiting import until
 
 from trainer.preferences.records import Comparison, Judgement, Preference
 from trainer.preferences.store import PreferenceStore
-from workbench.kit.theming import ALL_STYLES
+from workbench.kit.theming import ALL_STYLES, ThemedApp
 
 SMALL, USUAL, WIDE = (60, 20), (80, 24), (120, 36)
 SIZES = [SMALL, USUAL, WIDE]

@@ -15,7 +15,6 @@ from styles_helper import styles_path
 from textual.app import ComposeResult
 from textual.pilot import Pilot
 from textual.widgets import Static
-from themed_app import ThemedApp
 
 from trainer.errors import TrainerError
 from trainer.preferences.records import (
@@ -33,6 +32,7 @@ from trainer.preferences.records import (
     Text,
 )
 from workbench.kit.footer import KeyFooter
+from workbench.kit.theming import ThemedApp
 from workbench.labelling.pane import LabelPane
 from workbench.labelling.session_worker import SessionState, SessionWorker, SupplyReport
 

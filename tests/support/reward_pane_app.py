@@ -16,7 +16,6 @@ from styles_helper import styles_path
 from textual.app import ComposeResult
 from textual.pilot import Pilot
 from textual.widgets import Static
-from themed_app import ThemedApp
 from workbench_app import settle
 
 from trainer.events import RewardModelEvaluation, RewardModelStep
@@ -34,6 +33,7 @@ from trainer.reward_model.predictions import (
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal
 from workbench.kit.pane import Throttled
+from workbench.kit.theming import ThemedApp
 from workbench.reward_model.pairs import RewardPairList, RewardPairText
 from workbench.reward_model.pane import RewardModelPane
 

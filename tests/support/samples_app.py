@@ -12,13 +12,13 @@ from styles_helper import styles_path
 from textual.app import ComposeResult
 from textual.pilot import Pilot
 from textual.widgets import Static
-from themed_app import ThemedApp
 from token_samples import SETTINGS, sample_row
 from workbench_app import settle
 
 from trainer.events import SamplesWritten
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
+from workbench.kit.theming import ThemedApp
 from workbench.run.sample_table import TokenSample
 from workbench.run.view import RunView
 from workbench.samples.pane import SamplesPane

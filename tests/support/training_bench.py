@@ -11,8 +11,8 @@ from styles_helper import styles_path
 from textual.app import App, ComposeResult
 from textual.containers import Horizontal
 from textual.pilot import Pilot
-from themed_app import ThemedApp
 
+from workbench.kit.theming import ThemedApp
 from workbench.run.view import RunView
 from workbench.training.pane import TrainingPane
 

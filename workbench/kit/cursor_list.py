@@ -17,7 +17,6 @@ from textual.scroll_view import ScrollView
 from textual.widget import Widget
 from textual.widgets import Input
 
-from workbench.kit.dialog import PlainInput
 from workbench.kit.drawing import SelectableLines
 from workbench.text import Line, Piece, WrappedLine
 
@@ -201,7 +200,7 @@ def under_cursor(pieces: Sequence[Piece], width: int) -> Line:
     return [(set_cell_size(text, width), "cursor")]
 
 
-class FilterField(PlainInput):
+class FilterField(Input):
     """A field above a list, hidden until it is opened; a filter that is active stays in sight.
 
     The pane reacts to `Input.Changed`. Enter goes back to the list.

@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple, TypeVar, cast
 
 from rich.cells import cell_len
 from rich.segment import Segment
-from textual import events, on, work
+from textual import on, work
 from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
@@ -246,18 +246,8 @@ class TextPromptScreen(Dialog[str | None]):
         self.query_one(".detail", Static).update(Content(f"✖ {visible(problem)}") if problem else keys)
 
 
-class PlainInput(Input):
-    """An input that shows control characters of pasted text as symbols."""
-
-    def on_paste(self, event: events.Paste) -> None:
-        event.prevent_default()
-        event.stop()
-        text = visible(event.text, keep_newlines=True, joined=True)
-        self.replace(text.partition("\n")[0], *sorted(self.selection))
-
-
 class PlainArea(TextArea):
-    """An editor of a text of several lines that shows control characters, also of pasted text, as symbols.
+    """An editor of a text of several lines that shows control characters as symbols.
 
     first: the text before it was edited.
     """
@@ -268,11 +258,6 @@ class PlainArea(TextArea):
 
     def on_mount(self) -> None:
         self.move_cursor(self.document.end)
-
-    def on_paste(self, event: events.Paste) -> None:
-        event.prevent_default()
-        event.stop()
-        self.move_cursor(self.replace(typed(event.text), *self.selection).end_location)
 
 
 class ChoiceList(SelectionList[str]):

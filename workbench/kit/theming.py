@@ -13,10 +13,11 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
+from textual import events
 from textual.app import App
 from textual.color import Color, ColorParseError
 from textual.css.model import RuleSet
@@ -24,11 +25,13 @@ from textual.filter import LineFilter
 from textual.theme import Theme
 
 from workbench.kit.keys import meant, read_own
-from workbench.text import visible
+from workbench.text import typed, visible
 
 # For every widget that it styles, Textual looks up every rule of its stylesheets, by a hash computed in Python. This
 # one is of the same identity, computed in C, and saves a seventh of the time that the screen takes to open.
 RuleSet.__hash__ = object.__hash__  # type: ignore[method-assign]
+
+Result = TypeVar("Result")
 
 DEFAULT_THEME = "workbench"
 FEW_COLORS_THEME = "ansi-16"  # for terminals on which others would lose theirs
@@ -70,6 +73,25 @@ TABLES = {
 """The tables of a theme file, with their keys. The last may be left out."""
 
 _LINE = 3.1  # contrast of borders on every ground: WCAG 2.2 asks for 3
+
+
+class ThemedApp(App[Result]):
+    """Base of applications with our themes and keys. Pasted text reaches every field with its controls as symbols."""
+
+    def set_keymap(self, keymap: Mapping[str, str]) -> None:
+        self.keymap = keymap  # for `workbench.kit.keys.remapped`
+        super().set_keymap(keymap)
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return EXTRA_VARIABLES
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Paste):
+            from textual.widgets import TextArea  # not before the first frame
+
+            is_area = isinstance(self.focused, TextArea)  # which keeps tabs
+            event.text = typed(event.text) if is_area else visible(event.text, keep_newlines=True, joined=True)
+        await super().on_event(event)
 
 
 def default_theme(*, many_colors: bool, light: bool) -> str:

@@ -19,7 +19,7 @@ from trainer.errors import TrainerError
 from trainer.plurals import counted
 from trainer.preferences.records import FLAGGED, Judgement, SessionItem
 from workbench.kit.cursor_list import FilterField
-from workbench.kit.dialog import Dialog, PlainArea, PlainInput
+from workbench.kit.dialog import Dialog, PlainArea
 from workbench.labelling.texts import copy_text, judgement_text, plain_text, texts_of
 from workbench.numbers import duration
 from workbench.text import as_sent, fit_end, has_words, typed, visible
@@ -92,7 +92,7 @@ def row(*fields: tuple[str, Widget], unit: str = "") -> Horizontal:
     return Horizontal(*parts, *([Static(unit, classes="label")] if unit else []), classes="fields")
 
 
-def columns_field(value: str = "") -> PlainInput:
+def columns_field(value: str = "") -> Input:
     """Return the field for the names of a source's columns."""
     tooltip = "Names of columns, as with --column: ROLE=NAME, with commas between them; empty for the usual names"
     return text_field("columns", tooltip, value, placeholder="usual names, or prompt=question, a=left, b=right")
@@ -103,9 +103,9 @@ def columns_in(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def text_field(name: str, tooltip: str, value: str = "", **more: Any) -> PlainInput:
+def text_field(name: str, tooltip: str, value: str = "", **more: Any) -> Input:
     """Return a field for a line of text, shown without control characters. more: arguments of Input."""
-    return PlainInput(visible(value, joined=True), compact=True, id=name, tooltip=tooltip, **more)
+    return Input(visible(value, joined=True), compact=True, id=name, tooltip=tooltip, **more)
 
 
 def choice(name: str, options: list[tuple[str, str]], tooltip: str) -> Select[str]:

@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 from styles_helper import styles_path
-from textual.app import App
+from textual import events
 from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Button, Input, Static
 
 from workbench.kit.dialog import AnswerScreen, ConfirmScreen, Reply, TextPromptScreen
+from workbench.kit.theming import ThemedApp
 
 NOTHING = object()
 
 
-class Asking(App[None]):
+class Asking(ThemedApp[None]):
     CSS_PATH = styles_path("dialogs.tcss")
     answer: object = NOTHING
 
@@ -103,3 +104,10 @@ async def test_a_cancelled_text_is_none() -> None:
         await pilot.press("escape")
         await pilot.pause()
         assert app.answer is None
+
+
+async def test_a_field_shows_the_controls_of_pasted_text_as_symbols() -> None:
+    async with asked(TextPromptScreen("Rename to", "", no_x)) as (app, pilot):
+        app.post_message(events.Paste("a\x1b[31m\tb\nc"))
+        await pilot.pause()
+        assert app.screen.query_one(Input).value == "a␛[31m␉b"

@@ -12,7 +12,6 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Input, Static
-from themed_app import ThemedApp
 from waiting import until
 from workbench_app import workbench
 
@@ -27,6 +26,7 @@ from workbench.kit.help import (
     help_rows,
 )
 from workbench.kit.pane import Pane
+from workbench.kit.theming import ThemedApp
 
 
 class Chart(Static, can_focus=True):

@@ -9,11 +9,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.pilot import Pilot
 from textual.widgets import Button, Input
-from themed_app import ThemedApp
 from waiting import until
 
 from workbench.kit.footer import KeyFooter
-from workbench.kit.theming import ALL_STYLES
+from workbench.kit.theming import ALL_STYLES, ThemedApp
 
 
 class Keys(ThemedApp[None]):

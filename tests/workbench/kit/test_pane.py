@@ -11,12 +11,12 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Static
-from themed_app import ThemedApp
 from waiting import until
 
 from workbench.app import WorkbenchApp
 from workbench.kit.dialog import AnswerScreen, Reply
 from workbench.kit.pane import MountedWhole
+from workbench.kit.theming import ThemedApp
 from workbench.labelling.dialogs import GuidelinesScreen
 from workbench.opening import Opening
 

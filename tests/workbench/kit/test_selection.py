@@ -11,12 +11,12 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.pilot import Pilot
 from textual.widget import Widget
-from themed_app import ThemedApp
 
 from workbench.kit.banner import Banner
 from workbench.kit.cursor_list import BlockList
 from workbench.kit.drawing import Drawn, ScrolledLines, wrapped
 from workbench.kit.pane import MountedWhole
+from workbench.kit.theming import ThemedApp
 from workbench.text import Line
 
 TEXT = "The band  played on 日本語 until the morning came.\nThen it stopped: anunbreakablylongwordofmanyletters"

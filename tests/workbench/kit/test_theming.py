@@ -17,7 +17,6 @@ from rich.color import Color, ColorSystem
 from rich.style import Style
 from textual.app import App, ComposeResult
 from textual.widgets import Input, OptionList, Static
-from themed_app import ThemedApp
 from waiting import until
 
 from workbench.app import WorkbenchApp
@@ -28,6 +27,7 @@ from workbench.kit.theming import (
     DEFAULT_THEME,
     EXTRA_VARIABLES,
     FEW_COLORS_THEME,
+    ThemedApp,
     apply_themes,
     no_color,
     own_themes,

@@ -14,13 +14,13 @@ from styles_helper import styles_path
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
-from themed_app import ThemedApp
 from waiting import until
 from workbench_app import settle
 
 from trainer.events import Alert, Decision, Event, RolledBack
 from workbench.kit.dialog import TextPromptScreen
 from workbench.kit.pane import Badge
+from workbench.kit.theming import ThemedApp
 from workbench.log.pane import Entry, LogList, LogPane, printed_entry
 from workbench.run.view import RunView
 

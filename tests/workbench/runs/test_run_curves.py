@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from styles_helper import styles_path
 from textual.app import ComposeResult
-from themed_app import ThemedApp
 from waiting import until
 from workbench_app import settle
 from workspace_runs import write_workspace
 
+from workbench.kit.theming import ThemedApp
 from workbench.run import run_listing
 from workbench.runs.curves import RunCurves
 from workbench.runs.pane import RunsPane

@@ -16,7 +16,6 @@ from textual.app import ComposeResult
 from textual.message import Message
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
-from themed_app import ThemedApp
 from waiting import until
 from workbench_app import settle
 
@@ -26,6 +25,7 @@ from trainer.runs.listing import RunSummary
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.pane import Badge
 from workbench.kit.saving import run_name_problem
+from workbench.kit.theming import ThemedApp
 from workbench.run.run_listing import Glance, RunListing, Workspace, read_runs, read_workspace
 from workbench.run.view import RunView
 from workbench.runs import pane as runs_pane

@@ -10,7 +10,6 @@ from scripted_run import iteration, make_run, started
 from styles_helper import styles_path
 from textual.app import ComposeResult
 from textual.widgets import Input
-from themed_app import ThemedApp
 from waiting import until
 from workbench_app import settle
 
@@ -20,6 +19,7 @@ from trainer.runs.journal import Journal
 from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import TextPromptScreen
 from workbench.kit.pane import Badge
+from workbench.kit.theming import ThemedApp
 from workbench.run.view import RunView
 from workbench.runs.details import write_comparison
 from workbench.runs.pane import RunsPane

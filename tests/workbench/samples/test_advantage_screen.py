@@ -12,10 +12,10 @@ from charts import roles, texts
 from rich.cells import cell_len
 from styles_helper import styles_path
 from textual.app import App
-from themed_app import ThemedApp
 from token_samples import SETTINGS, sample_without_critic, token_sample
 
 from trainer.runs.samples import TOKEN_COLUMNS
+from workbench.kit.theming import ThemedApp
 from workbench.run.sample_table import TokenSample
 from workbench.samples.advantage_screen import AdvantageScreen, AdvantageSum, formula_lines, number, term_lines
 from workbench.samples.token_facts import TokenFacts, advantage_terms, token_label

@@ -15,7 +15,6 @@ from styles_helper import styles_path
 from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Select, Static
-from themed_app import ThemedApp
 from token_samples import token_sample
 from waiting import until
 from workbench_app import screen_text as text_of
@@ -23,6 +22,7 @@ from workbench_app import screen_text as text_of
 from trainer.errors import ModelError, UsageError
 from trainer.questions import Answer, Question
 from workbench.kit.dialog import PlainArea
+from workbench.kit.theming import ThemedApp
 from workbench.run.sample_table import TokenSample
 from workbench.samples.ask_screen import KEPT, AnswerList, AskScreen
 from workbench.text import as_sent, typed

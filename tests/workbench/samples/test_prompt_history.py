@@ -15,12 +15,12 @@ from rich.cells import cell_len
 from styles_helper import styles_path
 from textual.pilot import Pilot
 from textual.widgets import Static
-from themed_app import ThemedApp
 from token_samples import sample_row
 from waiting import until
 
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
+from workbench.kit.theming import ThemedApp
 from workbench.kit.word_diff import Part, word_diff
 from workbench.run.sample_reader import RunPart
 from workbench.run.sample_table import Sample, SampleKey, SampleTable, table_schema

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from styles_helper import styles_path
 from textual.app import ComposeResult
-from themed_app import ThemedApp
 from token_samples import SETTINGS, sample_without_critic, token_sample
 
 from trainer.runs.samples import TOKEN_COLUMNS
 from workbench.kit.drawing import ROLES
+from workbench.kit.theming import ThemedApp
 from workbench.run.sample_table import Alternative, TokenSample
 from workbench.samples.sample_view import TokenInspector, inspector_lines
 from workbench.samples.token_facts import TokenFacts, sentence

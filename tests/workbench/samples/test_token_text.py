@@ -18,12 +18,11 @@ from textual.app import App, ComposeResult
 from textual.containers import Vertical
 from textual.pilot import Pilot
 from textual.widget import Widget
-from themed_app import ThemedApp
 from token_samples import token_sample
 
 from workbench.kit.banner import Banner
 from workbench.kit.glyphs import BARS as BLOCKS
-from workbench.kit.theming import apply_themes, no_color, shipped_themes
+from workbench.kit.theming import ThemedApp, apply_themes, no_color, shipped_themes
 from workbench.run.sample_table import TokenSample
 from workbench.samples.advantage_screen import AdvantageScreen
 from workbench.samples.channels import CHANNELS, channel_scale

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import ClassVar
 
-from themed_app import ThemedApp
-
 from workbench.kit.dialog import ChoiceList
-from workbench.kit.theming import ALL_STYLES
+from workbench.kit.theming import ALL_STYLES, ThemedApp
 from workbench.training.metric_choice import ChooseMetricsScreen
 
 

@@ -7,8 +7,8 @@ from charts import roles, texts
 from rich.cells import cell_len
 from styles_helper import styles_path
 from textual.app import ComposeResult
-from themed_app import ThemedApp
 
+from workbench.kit.theming import ThemedApp
 from workbench.run.view import Mark
 from workbench.training.timeline import ERROR, SIGNS, Timeline, timeline
 

@@ -109,14 +109,13 @@ class ConfigDocument:
         changes: as for `apply`. Raises UsageError if the configuration cannot be read.
         """
         document = cls.open(folder / "config.toml")
-        document.path = None
         document.title = f"{'copy' if document.kind == PPO else 'config.toml'} of {folder.name}"
         if document.kind == PPO:
             with contextlib.suppress(UsageError):  # a text with errors stays as it is
                 document.reset("run.name")
                 document.apply(changes or {})
         document._undo.clear()
-        document._mark_saved(document.text, document._on_disk)
+        document.saved(None, document.text, document._on_disk)
         return document
 
     @property
@@ -229,17 +228,19 @@ class ConfigDocument:
         if self.path is None and comments and any(change.from_preset for change in self.changes.values()):
             lines = [f"# Made from the preset {self.preset}.", ""]
             for line in self.text.split("\n"):
-                bare = next(
-                    (line.removesuffix(comment).rstrip() for comment in comments if line.endswith(comment)), line
-                )
-                lines += [bare] if (bare or not line) and (bare or len(lines) > 2) else []
+                comment = next((known for known in comments if line.endswith(known)), "")
+                bare = line.removesuffix(comment).rstrip() if comment else line
+                if bare or (not line and len(lines) > 2):  # not a line that held nothing else
+                    lines.append(bare)
             self._step("\n".join(lines))
         return partial(write, path, self.text, self.path, self._on_disk, overwrite=overwrite)
 
-    def saved(self, path: Path, text: str, content: bytes) -> None:
+    def saved(self, path: Path | None, text: str, content: bytes) -> None:
         """Make the file that was written or read the document's own; what was edited meanwhile is unsaved."""
-        self.path = path
-        self._mark_saved(text, content)
+        self.path, self._on_disk, self._saved_text, self._typing = path, content, text, False
+        with contextlib.suppress(ValueError):
+            self._saved = self._values if text == self.text else parse_toml(text)
+        self.__dict__.pop("changes", None)
 
     def _edit(self, key: str, value: Any) -> None:
         """Set `key` in the text, or remove it if `value` is None; everything else stays as it is."""
@@ -296,14 +297,6 @@ class ConfigDocument:
             self._values = parse_toml(text)
         except ValueError as error:  # tomllib also lets errors of int() through
             self.syntax_error = str(error)
-
-    def _mark_saved(self, text: str, content: bytes) -> None:
-        self._on_disk = content
-        self._saved_text = text
-        with contextlib.suppress(ValueError):
-            self._saved = self._values if text == self.text else parse_toml(text)
-        self._typing = False
-        self.__dict__.pop("changes", None)
 
 
 def _lookup(values: dict[str, Any], key: str) -> Any:

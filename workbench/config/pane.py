@@ -257,7 +257,7 @@ class ConfigPane(Pane):
             notes.append(with_keys(f"{form.shown} of {total} shown, {{config.view}} shows {NEXT[form.view]}", form))
         if changed := sum(change.from_preset for change in document.changes.values()):
             notes.append(f"•{changed} changed")
-        room, shown = self._heading.content_size.width, ""
+        room, shown = self.size.width - 2, ""  # without the padding
         for note in [] if self._read_only else notes:
             if len(shown) + len(note) + 2 + min(cell_len(name), 12) <= room:
                 shown += f"  {note}"

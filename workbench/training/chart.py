@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -27,16 +26,6 @@ _COLUMNS_A_TICK = 12
 _COLUMNS_A_DOT = 6  # between single values that are marked
 _RANKS = ("checkpoint", "evaluation", "resumed", "end", "setting", "alert", "decision", "alarm", "rollback")
 """Kinds of marks by ascending rank. Where marks meet, the highest rank is shown; an error outranks every kind."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """Values that the chart draws of one metric. others: names and histories of at most five other runs."""
-
-    charted: Charted
-    metric: Metric
-    marks: Sequence[Mark] = ()
-    others: Sequence[tuple[str, History]] = ()
 
 
 class _Curve(NamedTuple):
@@ -63,14 +52,22 @@ class _Curve(NamedTuple):
             before, follows = here, numbers[bucket.last_index] + 1
 
 
-def metric_chart(picture: Picture, width: int, height: int, *, selected: bool = False) -> tuple[list[Line], range]:
+def metric_chart(
+    charted: Charted,
+    metric: Metric,
+    width: int,
+    height: int,
+    *,
+    selected: bool = False,
+    marks: Sequence[Mark] = (),
+    others: Sequence[tuple[str, History]] = (),
+) -> tuple[list[Line], range]:
     """Return a chart as at most `height` lines of `width` columns, and the columns of its plot.
 
-    They are title, plot, the iterations on their axis, and a line each for marks and for the names of other runs, if
-    there are any. Reads two buckets per column of the plot for each run, however long the run is.
+    They are title, plot, the iterations on their axis, and a line each for marks and for the names of other runs (at
+    most five), if there are any. Reads two buckets per column of the plot for each run, however long the run is.
     """
-    charted, metric, others = picture.charted, picture.metric, picture.others
-    down = max(height - 2 - bool(picture.marks) - bool(others), 1)
+    down = max(height - 2 - bool(marks) - bool(others), 1)
     windows = [charted.window, *(charted.window.beside(history) for _, history in others)]
     for left in _LABELS:
         across = max(width - left - 1 - bool(others), 1)  # with a column for the letters at the ends of lines
@@ -89,6 +86,35 @@ def metric_chart(picture: Picture, width: int, height: int, *, selected: bool = 
         labels = _tick_rows(scale, down)
         if max(map(len, labels.values()), default=0) <= left:
             break
+    plot = _drawn(curves, edges, scale, across, down, average=charted.average)
+    is_named = _mark_plot(plot, charted, metric, curves[0], scale)
+    if others:
+        plot = [[*cells, (" ", "text")] for cells in plot]
+        for number, curve in enumerate(curves[1:]):
+            _put_letter(plot, number, curve, scale)
+    rows = [
+        [(labels.get(row, "")[:left].rjust(left), "muted"), ("┤" if row in labels else "│", "axis"), *line_of(cells)]
+        for row, cells in enumerate(plot)
+    ]
+    title = _title(charted, metric, curves[0], width, selected=selected, threshold=not is_named)
+    lines = [title, *rows, [(" " * left, "text"), ("└", "axis"), *_iteration_axis(charted, across)]]
+    if marks:
+        lines.append([(" " * (left + 1), "text"), *_mark_line(marks, charted.window, across)])
+    if others:
+        legend: Line = [(" ─ this run", _role(0))]
+        room = (width - len(legend[0][0])) // len(others) - 4
+        for number, (name, _) in enumerate(others):
+            legend.append((f"  {LETTERS[number]} {fit_end(visible(name), room)}", _role(number + 1)))
+        lines.append(legend)
+    padded: list[Line] = [[*line, (" " * (width - len(plain(line))), "text")] for line in lines[:height]]
+    return padded, range(left + 1, left + 1 + across)
+
+
+def _drawn(
+    curves: Sequence[_Curve], edges: Sequence[float], scale: Axis, across: int, down: int, *, average: bool
+) -> list[list[Piece]]:
+    """Return the cells of the plot: the first curve above the others and its spread. edges: its deviations."""
+    means = [bucket.mean for _, bucket in curves[0].points]
     canvas, top = Canvas(across, down), down * DOTS_DOWN - 1
     for side in (-1, 1):
         ends = [mean + side * edge for mean, edge in zip(means, edges, strict=True)]
@@ -104,37 +130,15 @@ def metric_chart(picture: Picture, width: int, height: int, *, selected: bool = 
     for curve in reversed(curves):
         for start, end in curve.steps([bucket.mean for _, bucket in curve.points], scale, top):
             canvas.line(start, end, curve.role)
-    if charted.average:
+    if average:
         for start, end in curves[0].steps(moving_average(bucket for _, bucket in curves[0].points), scale, top):
             canvas.line(start, end, "ema")
-    plot = canvas.rows()
-    is_named = _mark_plot(plot, picture, curves[0], scale)
-    if others:
-        plot = [[*cells, (" ", "text")] for cells in plot]
-        for number, curve in enumerate(curves[1:]):
-            _put_letter(plot, number, curve, scale)
-    rows = [
-        [(labels.get(row, "")[:left].rjust(left), "muted"), ("┤" if row in labels else "│", "axis"), *line_of(cells)]
-        for row, cells in enumerate(plot)
-    ]
-    title = _title(picture, curves[0], width, selected=selected, threshold=not is_named)
-    lines = [title, *rows, [(" " * left, "text"), ("└", "axis"), *_iteration_axis(charted, across)]]
-    if picture.marks:
-        lines.append([(" " * (left + 1), "text"), *_mark_line(picture.marks, charted.window, across)])
-    if others:
-        legend: Line = [(" ─ this run", _role(0))]
-        room = (width - len(legend[0][0])) // len(others) - 4
-        for number, (name, _) in enumerate(others):
-            legend.append((f"  {LETTERS[number]} {fit_end(visible(name), room)}", _role(number + 1)))
-        lines.append(legend)
-    padded: list[Line] = [[*line, (" " * (width - len(plain(line))), "text")] for line in lines[:height]]
-    return padded, range(left + 1, left + 1 + across)
+    return canvas.rows()
 
 
-def _mark_plot(plot: list[list[Piece]], picture: Picture, curve: _Curve, scale: Axis) -> bool:
+def _mark_plot(plot: list[list[Piece]], charted: Charted, metric: Metric, curve: _Curve, scale: Axis) -> bool:
     """Mark threshold, cursor, single values and missing ones in the plot; return whether the threshold has its name."""
-    charted, metric, across = picture.charted, picture.metric, len(plot[0])
-    is_named = False
+    across, is_named = len(plot[0]), False
     if len(curve.points) * _COLUMNS_A_DOT <= across:
         for x, bucket in curve.points:
             if not math.isnan(bucket.mean):
@@ -168,12 +172,11 @@ def _put_letter(plot: list[list[Piece]], number: int, curve: _Curve, scale: Axis
         plot[min(free, key=lambda row: abs(row - wanted))][column] = (LETTERS[number], curve.role)
 
 
-def _title(picture: Picture, curve: _Curve, width: int, *, selected: bool, threshold: bool) -> Line:
+def _title(charted: Charted, metric: Metric, curve: _Curve, width: int, *, selected: bool, threshold: bool) -> Line:
     """Return the title: the metric, its value at the cursor, its unit and its change, as far as they fit.
 
     threshold: with the number of the threshold, whose line has no name on the plot.
     """
-    charted, metric = picture.charted, picture.metric
     reading = reading_at(charted, metric)
     sign = "!" if metric.beyond(reading.value) else ""
     role = "missing" if not math.isfinite(reading.value) else "target" if sign else "strong"

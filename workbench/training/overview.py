@@ -18,7 +18,7 @@ from workbench.run.history import History
 from workbench.run.metrics import Metric
 from workbench.run.view import Mark
 from workbench.text import Line, fit_start
-from workbench.training.chart import Picture, metric_chart
+from workbench.training.chart import metric_chart
 from workbench.training.metric_grid import Charted, cell_shape, metric_cell
 
 _SIDE_BY_SIDE = 72  # columns in which two charts are wide enough beside each other
@@ -172,8 +172,15 @@ def _charts(shown: Shown, width: int) -> tuple[list[Line], list[Zone]]:
     for number, height in enumerate(heights):
         start = 0 if stacked else number * (width + 1) // across
         end = width if stacked else (number + 1) * (width + 1) // across - 1
-        picture = Picture(charted=shown.charted, metric=shown.metrics[number], marks=shown.marks, others=shown.others)
-        chart, plot = metric_chart(picture, end - start, height, selected=number == shown.selected)
+        chart, plot = metric_chart(
+            shown.charted,
+            shown.metrics[number],
+            end - start,
+            height,
+            selected=number == shown.selected,
+            marks=shown.marks,
+            others=shown.others,
+        )
         top = len(lines) if stacked else 0
         place = range(start + plot.start, start + plot.stop)
         zones.append(Zone(number, range(start, end), range(top, top + height), place, True))

@@ -19,7 +19,7 @@ from workbench.run.history import History
 from workbench.run.metrics import METRICS, Metric
 from workbench.run.view import Mark
 from workbench.text import Line
-from workbench.training.chart import DOT, Picture, metric_chart
+from workbench.training.chart import DOT, metric_chart
 from workbench.training.metric_grid import Charted
 
 
@@ -38,8 +38,7 @@ def drawn(
 ) -> tuple[list[Line], range]:
     window = window_over([history, *(other for _, other in others)]) if others else window_of(history)
     charted = Charted(window=window, at=at, average=average, log=log)
-    picture = Picture(charted=charted, metric=metric, marks=marks, others=others)
-    return metric_chart(picture, width, height, selected=selected)
+    return metric_chart(charted, metric, width, height, selected=selected, marks=marks, others=others)
 
 
 def chart(*arguments: Any, **options: Any) -> list[Line]:

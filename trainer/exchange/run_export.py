@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainer.config import Config
 from trainer.config.dpo import DPOConfig
@@ -49,17 +49,7 @@ class ExportOptions:
     overwrite: bool = False
 
 
-class Exported(NamedTuple):
-    """A written export: its folder, its content by path, the settings in TRL, and warnings, one line each."""
-
-    folder: Path
-    source: str  # run and checkpoint
-    contents: dict[str, str]
-    settings: list[Translated] | None  # empty for a run that has none there; None: no trainer for its estimator
-    warnings: list[str]
-
-
-def export_run(folder: RunFolder, given: Path, options: ExportOptions) -> Exported:
+def export_run(folder: RunFolder, given: Path, options: ExportOptions) -> RunExport:
     """Write the export of a run of any kind to the folder `given`.
 
     Raises UsageError if it exists and may not be replaced, StorageError if it cannot be written, and another
@@ -79,7 +69,7 @@ def export_run(folder: RunFolder, given: Path, options: ExportOptions) -> Export
         with TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent, ignore_cleanup_errors=True) as temporary:
             new, old = Path(temporary, "new"), Path(temporary, "old")
             new.mkdir()
-            found = _Export(folder, new, output, options)
+            found = RunExport(folder, new, output, options)
             fill(found)
             text = "\n".join(readme(found.source, found.contents, found.warnings, found.settings))
             (new / "README.md").write_text(text + "\n", encoding="utf-8")
@@ -87,7 +77,7 @@ def export_run(folder: RunFolder, given: Path, options: ExportOptions) -> Export
             replace_folder(output, new, old)
     except (OSError, RuntimeError) as error:  # mlx reports a failed write as RuntimeError
         raise cannot_write(f"the export '{output}'", error) from error
-    return Exported(given, found.source, found.contents, found.settings, found.warnings)
+    return found
 
 
 def _check_replaceable(output: Path, run: RunFolder) -> None:
@@ -110,16 +100,16 @@ def _files(folder: Path) -> list[str]:
 
 
 @dataclass
-class _Export:
-    """Export under way, in the folder `root`, which will be called `output`."""
+class RunExport:
+    """Export of a run, written to the folder `root`, which is then renamed to `output`."""
 
     run: RunFolder
     root: Path
     output: Path
     options: ExportOptions
-    contents: dict[str, str] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    settings: list[Translated] | None = field(default_factory=list)
+    contents: dict[str, str] = field(default_factory=dict)  # what each file is, by path
+    warnings: list[str] = field(default_factory=list)  # one line each
+    settings: list[Translated] | None = field(default_factory=list)  # in TRL; None: it has no trainer for the estimator
     source: str = ""  # run and checkpoint
 
     def checkpoint(self) -> Path:
@@ -224,7 +214,7 @@ class _Export:
         return self.classifier(_VALUE, loaded, layers, head)
 
 
-def _fill_ppo(export: _Export) -> None:
+def _fill_ppo(export: RunExport) -> None:
     config = load_config_as(Config, export.run.config)
     path = export.checkpoint()
     settings = read_adapter_config(path / "policy")
@@ -252,7 +242,7 @@ def _fill_ppo(export: _Export) -> None:
         export.contents[file] = "the settings, for TRL" if file.endswith(".json") else "the command, for TRL"
 
 
-def _fill_dpo(export: _Export) -> None:
+def _fill_dpo(export: RunExport) -> None:
     config = load_config_as(DPOConfig, export.run.config)
     path = export.checkpoint()
     settings = read_adapter_config(path / "policy")
@@ -260,7 +250,7 @@ def _fill_dpo(export: _Export) -> None:
     export.preferences(config)
 
 
-def _fill_reward_model(export: _Export) -> None:
+def _fill_reward_model(export: RunExport) -> None:
     config = load_config_as(RewardModelConfig, export.run.config)
     export.reward_model(_REWARD, load_reward_model(export.checkpoint()))
     export.preferences(config)

@@ -23,6 +23,8 @@ TRAINERS = {"gae": "PPO", "grpo": "GRPO", "rloo": "RLOO"}
 """TRL's trainers by ppo.estimator; there is none for the others."""
 _DEFAULTS = Config()
 
+Kind = Literal["there", "lost", "off", "elsewhere"]
+
 
 class RunFacts(NamedTuple):
     """The configuration of a run, and its exported models with paths relative to the export."""
@@ -58,7 +60,7 @@ class Translated(NamedTuple):
 
     key: str
     value: Any
-    kind: Literal["there", "lost", "off", "elsewhere"]
+    kind: Kind
     note: str
     there: dict[str, Any]
 
@@ -67,26 +69,28 @@ def translated(facts: RunFacts) -> list[Translated]:
     """Return what becomes of each setting in the trainer of the run's estimator, which must be one of TRAINERS."""
     trainer, found = TRAINERS[facts.config.ppo.estimator].lower(), []
     for key in setting_keys():
-        ours = value_of(facts.config, key)
-        choice = str(ours).lower() if isinstance(ours, bool) else ours
-        row = Translated(key, ours, "elsewhere", "off in this run", {})
+        ours, there = value_of(facts.config, key), dict[str, Any]()
+        kind: Kind = "elsewhere"
+        notes = []
         for cell in cells_of(key, trainer):
-            name = cell.when.removeprefix("not ")
+            name, choice = cell.when.removeprefix("not "), str(ours).lower() if isinstance(ours, bool) else ours
             if name and (bool(ours) if name == "set" else _CONDITIONS[name](facts)) == cell.when.startswith("not "):
                 continue
             if cell.elsewhere:
-                row = row._replace(note=cell.elsewhere)
+                notes.append(cell.elsewhere)
             elif cell.no:
                 off = value_of(_DEFAULTS, key) if cell.off == "default" else cell.off
-                row = row._replace(kind="off" if ours == off else "lost", note=cell.no)
+                kind = "off" if ours == off else "lost"
+                notes.append(cell.no)
             elif cell.choices is not None and choice not in cell.choices:
-                known = ", ".join(cell.choices)
-                row = row._replace(kind="lost", note=f"{cell.to} has no such value (counterparts: {known})")
+                kind = "lost"
+                notes.append(f"{cell.to} has no such value (counterparts: {', '.join(cell.choices)})")
             else:
-                there = cell.choices[choice] if cell.choices else _converted(cell, facts, ours)
-                row.there[cell.to] = there
-                row = row._replace(kind="there", note=cell.note if row.kind == "elsewhere" else row.note or cell.note)
-        found.append(row)
+                kind = "there"
+                there[cell.to] = cell.choices[choice] if cell.choices else _converted(cell, facts, ours)
+                notes += [cell.note] if cell.note else []
+        note = "; ".join(notes) if notes or there else "off in this run"
+        found.append(Translated(key, ours, kind, note, there))
     return found
 
 

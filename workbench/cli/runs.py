@@ -230,8 +230,9 @@ def run_export(args: argparse.Namespace) -> int:
         copy_base=args.copy_base,
         overwrite=args.force,
     )
-    found = export_run(folder, Path(args.output or Path("exports") / folder.name), options)
-    output.data(visible(str(found.folder), joined=True))
+    written = Path(args.output or Path("exports") / folder.name)
+    found = export_run(folder, written, options)
+    output.data(visible(str(written), joined=True))
     output.note(f"exported {visible(found.source)}")
     for warning in found.warnings:
         output.warning(warning)
@@ -241,5 +242,5 @@ def run_export(args: argparse.Namespace) -> int:
         lost = [row.key for row in found.settings if row.kind == "lost"]
         there = sum(len(row.there) for row in found.settings)
         output.note(f"{there} settings for TRL; lost: {', '.join(lost) or 'none'}")
-    output.note(f"what went over and what did not: {visible(str(found.folder / 'README.md'))}")
+    output.note(f"what went over and what did not: {visible(str(written / 'README.md'))}")
     return 0

@@ -18,7 +18,7 @@ from runs_helper import PROMPTS, flip, newest_checkpoint, record, tiny_config
 from trainer.arrays import pad
 from trainer.config.schema import BackboneConfig, ModelConfig
 from trainer.errors import DataError, ModelError, StorageError, UsageError
-from trainer.exchange.run_export import Exported, ExportOptions, export_run
+from trainer.exchange.run_export import ExportOptions, RunExport, export_run
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import read_adapter_config
 from trainer.models.backbone import load_backbone
@@ -45,7 +45,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def export(made: Path, name: str, output: Path, **options: Any) -> Exported:
+def export(made: Path, name: str, output: Path, **options: Any) -> RunExport:
     return export_run(RunFolder(made / "runs" / name), output, ExportOptions(**options))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainer.confidence import wilson_interval
 from trainer.errors import DataError, UsageError
@@ -137,7 +137,7 @@ class LabelSession:
         self._begun = record
         self._items, self._done = record.items, record.done
         self._open = {"session": record.id, "first": 0}  # every position before `first` has a label, or needs none
-        self._figures: dict[int, LabelFigures] = {}  # of the labels counted so far, undone ones included, by id
+        self._labelled: dict[int, SessionItem] = {}  # those counted so far, undone ones included, by the label's id
 
     @property
     def record(self) -> SessionRecord:
@@ -275,12 +275,12 @@ class LabelSession:
     def progress(self, left: int | None) -> Progress:
         """Return the session's progress. left: number of items still to be judged; None if not known."""
         standing = [id_ for (id_,) in self._store.rows(_STANDING, (self._begun.id,))]
-        for item in self._read("AND e.id > :known ORDER BY e.id", known=max(self._figures, default=0)):
-            figures = label_figures(item)
-            self._figures[figures.id] = figures
+        for item in self._read("AND e.id > :known ORDER BY e.id", known=max(self._labelled, default=0)):
+            if item.label is not None:
+                self._labelled[item.label.id] = item
         repeated = self._store.rows(f"{LABELS} AND e.id IN ({_REPEATED})", (self._begun.id,))
         firsts = {label.id: label.judgement.outcome for label in (self._store.label(*row) for row in repeated)}
-        return measure_progress([self._figures[id_] for id_ in standing], firsts, left)
+        return measure_progress([self._labelled[id_] for id_ in standing], firsts, left)
 
     def _check_open(self) -> None:
         """Raise UsageError if another process has opened a session of the labeller meanwhile."""
@@ -332,50 +332,28 @@ PAUSE = 300.0  # seconds; a longer gap between two labels is a pause
 _RECENT = 50  # newest labels, which the speed is measured on
 
 
-class LabelFigures(NamedTuple):
-    """Figures of one label of a session; None where they do not apply."""
-
-    id: int
-    repeats: int  # id of the label that it repeats; 0 for none
-    outcome: Outcome
-    time: float | None
-    seconds: float | None
-    left: bool | None  # whether the left completion was chosen
-    longer: bool | None  # whether the longer one was
-
-
-def label_figures(item: SessionItem) -> LabelFigures:
-    """Return the figures of the label of `item`, which must have one."""
-    assert item.label is not None
-    judgement, left, longer = item.label.judgement, None, None
-    if judgement.choice in ("a", "b"):  # else neither is chosen, or there are more than two
-        chosen = judgement.ranking[0][0]
-        lengths = [length_in_characters(completion) for completion in item.item.comparison.completions]
-        left = item.item.order[0] == chosen
-        longer = lengths[chosen] == max(lengths) if lengths[0] != lengths[1] else None
-    return LabelFigures(
-        item.label.id, item.item.repeats, judgement.outcome, judgement.time, judgement.seconds, left, longer
-    )
-
-
-def measure_progress(labels: Sequence[LabelFigures], firsts: Mapping[int, Outcome], left: int | None) -> Progress:
+def measure_progress(items: Sequence[SessionItem], firsts: Mapping[int, Outcome], left: int | None) -> Progress:
     """Return the progress of a session.
 
-    labels: in the order of labelling. firsts: what the labels that they repeat say, by id, if they are not undone.
-    left: number of items still to be judged; None if not known.
+    items: those with a label, in the order of labelling. firsts: outcomes of the labels that they repeat, by id, if
+    these are not undone. left: number of items still to be judged; None if not known.
     """
-    times = [label.time for label in labels if label.time is not None]
+    labels = [(one.item, one.label.judgement) for one in items if one.label is not None]
+    times = [judgement.time for _, judgement in labels if judgement.time is not None]
     gaps = [later - earlier for earlier, later in pairwise(times)]
     worked = [0 <= gap <= PAUSE for gap in gaps]  # the clock may have been set back
     recent = [gap for gap, work in zip(gaps[-_RECENT + 1 :], worked[-_RECENT + 1 :], strict=True) if work]
     per_hour = 3600 * len(recent) / sum(recent) if sum(recent) else math.nan  # NaN without two labels in a row
     pauses = [place for place, work in enumerate(worked) if not work]
+    # Only of pairs of which one was chosen.
+    chosen = [(item, judgement.ranking[0][0]) for item, judgement in labels if judgement.choice in ("a", "b")]
+    lengths = [(list(map(length_in_characters, item.comparison.completions)), place) for item, place in chosen]
     repeats = [
-        (first, label.outcome)
-        for label in labels
-        if (first := firsts.get(label.repeats, "skip")) != "skip" and label.outcome != "skip"
+        (first, judgement.outcome)
+        for item, judgement in labels
+        if (first := firsts.get(item.repeats, "skip")) != "skip" and judgement.verdict != "skip"
     ]
-    seconds = [label.seconds for label in labels if label.seconds is not None]
+    seconds = [judgement.seconds for _, judgement in labels if judgement.seconds is not None]
     return Progress(
         done=len(labels),
         left=left,
@@ -383,8 +361,8 @@ def measure_progress(labels: Sequence[LabelFigures], firsts: Mapping[int, Outcom
         median_seconds=median(seconds) if seconds else math.nan,
         eta_seconds=math.nan if left is None else left / per_hour * 3600,
         streak=len(gaps) - pauses[-1] if pauses else len(times),
-        left_side=_share([label.left for label in labels if label.left is not None]),
-        longer=_share([label.longer for label in labels if label.longer is not None]),
+        left_side=_share([item.order[0] == place for item, place in chosen]),
+        longer=_share([count[place] == max(count) for count, place in lengths if count[0] != count[1]]),
         same=_share([first == again for first, again in repeats]),
         kappa=cohen_kappa([first for first, _ in repeats], [again for _, again in repeats]).value,
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from trainer.preferences.records import Choice, Comparison, Item, Judgement, Preference, Progress, SessionItem
-from trainer.preferences.sessions import PAUSE, label_figures, measure_progress
+from trainer.preferences.sessions import PAUSE, measure_progress
 
 CHOICES: tuple[Choice, ...] = ("a", "b", "tie", "both_bad", "skip")
 
@@ -34,7 +34,7 @@ def labelled(
 
 def progress(items: list[SessionItem], left: int | None = None) -> Progress:
     firsts = {one.label.id: one.label.judgement.outcome for one in items if one.label is not None}
-    return measure_progress([label_figures(one) for one in items], firsts, left)
+    return measure_progress(items, firsts, left)
 
 
 def test_without_labels_nothing_is_known() -> None:

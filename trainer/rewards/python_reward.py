@@ -78,7 +78,7 @@ class PythonReward:
                 self._file = inspect.getsourcefile(code)
         self._columns = columns
         if columns is not None:
-            self._accepted(dict.fromkeys([*columns, *self._keywords(_Call([]))]))
+            self._keywords(_Call([]))
 
     def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
         """Score `batch`. Raises RewardError if the function fails or returns anything but numbers."""
@@ -87,7 +87,7 @@ class PythonReward:
     def begin(self, batch: Sequence[RewardInput]) -> _Call:
         """Call the function. What it raises or, if it is async, still has to do is in the result."""
         call = _Call(batch)
-        keywords = self._accepted(self._keywords(call))
+        keywords = self._keywords(call)
         try:
             call.returned = _listed(self._function(**keywords), len(batch))
         except _FAILURES as error:
@@ -154,10 +154,11 @@ class PythonReward:
         return number
 
     def _keywords(self, call: _Call) -> dict[str, Any]:
+        """Return the keywords of `call` that the function takes. Raises RewardError if it needs another one."""
         # Prompts and ids are copied, so that a function cannot change the data or the rollout.
         batch = call.batch
         names = dict.fromkeys([*(name for row in batch for name in row.columns), *(self._columns or ())])
-        return {name: [row.columns.get(name) for row in batch] for name in names} | {
+        found = {name: [row.columns.get(name) for row in batch] for name in names} | {
             "prompts": [copy.deepcopy(row.prompt) for row in batch],
             "completions": [
                 row.completion if isinstance(row.prompt, str) else [{"role": "assistant", "content": row.completion}]
@@ -168,17 +169,12 @@ class PythonReward:
             "log_metric": call.log_metric,
             "log_extra": call.log_extra,
         }
-
-    def _accepted(self, keywords: dict[str, Any]) -> dict[str, Any]:
-        by_name = [p for p in self._parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        for parameter in by_name:
-            if parameter.default is parameter.empty and parameter.name not in keywords:
-                known = ", ".join(keywords)
-                raise self._error(f"needs '{parameter.name}', which is not a column of the data; columns: {known}")
-        if any(p.kind is p.VAR_KEYWORD for p in self._parameters):
-            return keywords
-        names = {parameter.name for parameter in by_name}
-        return {name: values for name, values in keywords.items() if name in names}
+        by_name = {p.name: p for p in self._parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        for name, parameter in by_name.items():
+            if parameter.default is parameter.empty and name not in found:
+                raise self._error(f"needs '{name}', which is not a column of the data; columns: {', '.join(found)}")
+        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in self._parameters)
+        return {name: values for name, values in found.items() if takes_all or name in by_name}
 
     def _error(self, message: str) -> RewardError:
         return RewardError(f"reward source '{self._path}' {message}")

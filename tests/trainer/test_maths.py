@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import mlx.core as mx
 import numpy as np
@@ -20,7 +21,6 @@ LENGTHS = [7, 1, 4, 6, 2]
 ragged = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 fractions = st.floats(0, 1)
 ROWS = [5, 1, 0, 3]
-RAGGED = (mx.arange(7)[None] < mx.array(ROWS)[:, None]).astype(mx.float32)
 AGGREGATIONS: list[maths.Aggregation] = ["token", "sequence", "constant"]
 groups_of_numbers = st.integers(2, 5).flatmap(
     lambda size: st.lists(st.lists(st.floats(-9, 9, width=16), min_size=size, max_size=size), min_size=1, max_size=4)
@@ -29,6 +29,9 @@ groups_of_numbers = st.integers(2, 5).flatmap(
 
 def mask_of(lengths: list[int], width: int | None = None) -> mx.array:
     return (mx.arange(width or max(lengths))[None] < mx.array(lengths)[:, None]).astype(mx.float32)
+
+
+RAGGED = mask_of(ROWS, 7)
 
 
 def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> mx.array:
@@ -209,6 +212,13 @@ def test_gae_is_the_double_sum_of_its_definition_on_ragged_batches(
 # Losses
 
 
+def check_slope(loss: Callable[[mx.array], mx.array], x: float, slope: float) -> None:
+    """Check the gradient of `loss` at `x`, and that the loss itself rises so."""
+    difference = (loss(mx.array(x + 1e-3)) - loss(mx.array(x - 1e-3))).item() / 2e-3
+    assert mx.grad(loss)(mx.array(x)).item() == pytest.approx(slope, abs=1e-5)
+    assert difference == pytest.approx(slope, abs=1e-3)
+
+
 PLAIN: dict[str, float] = {"clip": 0.2}
 WIDE = {"clip": 0.2, "clip_high": 0.5, "dual_clip": 3.0}
 
@@ -236,10 +246,7 @@ def test_the_policy_gradient_is_minus_advantage_times_ratio_and_zero_where_clipp
     def loss(logprob: mx.array) -> mx.array:
         return maths.clipped_policy_loss(logprob, mx.array(0.0), mx.array(advantage), **bounds)
 
-    x, step = math.log(ratio), 1e-3
-    difference = (loss(mx.array(x + step)) - loss(mx.array(x - step))).item() / (2 * step)
-    assert mx.grad(loss)(mx.array(x)).item() == pytest.approx(slope, abs=1e-5)
-    assert difference == pytest.approx(slope, abs=1e-3)
+    check_slope(loss, math.log(ratio), slope)
 
 
 def test_at_ratio_1_without_a_clip_the_gradient_is_reinforce_with_a_baseline() -> None:
@@ -268,9 +275,7 @@ def test_the_value_gradient_is_zero_only_where_the_value_ran_ahead(value: float,
     def loss(x: mx.array) -> mx.array:
         return maths.clipped_value_loss(x, mx.array(0.0), mx.array(target), clip=0.2)
 
-    difference = (loss(mx.array(value + 1e-3)) - loss(mx.array(value - 1e-3))).item() / 2e-3
-    assert mx.grad(loss)(mx.array(value)).item() == pytest.approx(slope, abs=1e-5)
-    assert difference == pytest.approx(slope, abs=1e-3)
+    check_slope(loss, value, slope)
 
 
 # Explained variance
@@ -346,7 +351,7 @@ def slow_mean(x: Floats, aggregation: str, max_tokens: int) -> float:
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_each_aggregation_is_the_mean_that_its_name_says_and_parts_add_up(aggregation: maths.Aggregation) -> None:
-    x = mx.where(RAGGED > 0, normal(*RAGGED.shape), NAN)
+    x = dirty(normal(*RAGGED.shape), RAGGED)
     total = maths.aggregation_total(RAGGED, aggregation, 11)
     assert (total.shape, total.dtype) == ((), mx.float32)
     whole = maths.aggregated(x, RAGGED, aggregation)
@@ -365,19 +370,18 @@ def test_a_token_of_a_long_sequence_counts_less_only_where_every_sequence_counts
 # Sums ahead, and groups
 
 
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.floats(0, 1))
+@given(ragged, fractions)
 def test_discounted_sums_are_those_of_the_real_tokens_ahead(lengths: list[int], discount: float) -> None:
-    mask = (mx.arange(max(lengths) + 2)[None] < mx.array(lengths)[:, None]).astype(mx.float32)
+    mask = mask_of(lengths, max(lengths) + 2)
     x = normal(*mask.shape)
-    found = maths.discounted_sums(mx.where(mask > 0, x, NAN), mask, discount)
+    found = maths.discounted_sums(dirty(x, mask), mask, discount)
     close(found, reference.gae(float64(x), lengths, discount, 1.0))
 
 
 def test_long_discounted_sums_are_exact_to_float32() -> None:
     """A matrix product of float32 is off in the last digits, and one of TF32, on some GPUs, in the third."""
     x, lengths = normal(3, 600), [600, 1, 333]
-    mask = (mx.arange(600)[None] < mx.array(lengths)[:, None]).astype(mx.float32)
-    found = maths.discounted_sums(x, mask, 0.999)
+    found = maths.discounted_sums(x, mask_of(lengths), 0.999)
     expected = reference.gae(float64(x), lengths, 0.999, 1.0)
     np.testing.assert_array_equal(np.array(found), expected.astype(np.float32))
 
@@ -418,4 +422,4 @@ def test_equal_numbers_are_exactly_their_mean_and_do_not_deviate() -> None:
 def test_the_root_mean_square_is_of_the_real_tokens() -> None:
     x = normal(*RAGGED.shape, scale=3.0)
     real = float64(x)[float64(RAGGED) > 0]
-    close(maths.root_mean_square(mx.where(RAGGED > 0, x, NAN), RAGGED), math.sqrt((real**2).mean()))
+    close(maths.root_mean_square(dirty(x, RAGGED), RAGGED), math.sqrt((real**2).mean()))

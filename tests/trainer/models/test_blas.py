@@ -24,8 +24,8 @@ WITHOUT_PACKAGE = (  # of OpenBLAS
 
 
 def run(code: str, **env: str) -> str:
-    """Return the standard output of `code` in a fresh interpreter, without this process's BLAS settings."""
-    ours = ("KMP_", "MEMKIND_", "MKL_", "OPENBLAS_", "PPO_WORKBENCH_")
+    """Return the standard output of `code` in a fresh interpreter, without this process's settings."""
+    ours = ("GLIBC_", "KMP_", "MALLOC_", "MEMKIND_", "MKL_", "OPENBLAS_", "PPO_WORKBENCH_")
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=inherited | env, capture_output=True, text=True)
@@ -59,15 +59,10 @@ def test_importing_trainer_imports_no_mlx() -> None:
 
 
 @linux_cpu
-def test_mlx_multiplies_with_the_loaded_library(stand_in: Path) -> None:
+def test_mlx_multiplies_with_the_loaded_library_with_mkl_and_with_none_by_its_own_reference(stand_in: Path) -> None:
     code = "import trainer, mlx.core as mx; a = mx.ones((64, 64)); mx.eval(a @ a)"
     assert run(code, PPO_WORKBENCH_BLAS=str(stand_in)) == "called"
     assert record(PPO_WORKBENCH_BLAS=str(stand_in)) == Blas("libstandin.so", stand_in)
-
-
-@linux_cpu
-def test_mlx_multiplies_with_mkl_and_with_none_by_its_own_reference() -> None:
-    code = "import trainer, mlx.core as mx; a = mx.ones((64, 64)); mx.eval(a @ a)"
     assert "SGEMM" in run(code, MKL_VERBOSE="1", PPO_WORKBENCH_BLAS="mkl")
     assert run(code, MKL_VERBOSE="1", PPO_WORKBENCH_BLAS="none") == ""
 
@@ -272,9 +267,7 @@ ON_THREADS = (
 
 def products_of_denormals(start: str) -> list[float]:
     """Return products of 1e-20 on two threads: four by MLX, then one by NumPy and one by Python on each."""
-    done = subprocess.run([sys.executable, "-c", ON_THREADS.format(start)], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    return [float(number) for number in done.stdout.split()]
+    return [float(number) for number in run(ON_THREADS.format(start)).split()]
 
 
 @on_x86
@@ -312,7 +305,7 @@ def test_another_processor_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_exit_waits_for_a_thread_that_still_frees_what_it_has_compiled() -> None:
     """Python's join returns before that, and freeing needs the interpreter: the process would be aborted."""
-    program = (
+    run(
         "import threading, trainer, mlx.core as mx\n"
         "from trainer.models.blas import start_compute_threads\n"
         "double = mx.compile(lambda x: x + x)\n"
@@ -324,8 +317,6 @@ def test_the_exit_waits_for_a_thread_that_still_frees_what_it_has_compiled() -> 
         "thread.start()\n"
         "thread.join()\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 # Freed memory
@@ -342,19 +333,11 @@ print(faults())
 """
 
 
-def page_faults_of_a_second_block(**env: str) -> int:
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("MALLOC_", "GLIBC_"))}
-    done = subprocess.run(
-        [sys.executable, "-c", FAULTS], env=inherited | env, capture_output=True, text=True, check=True
-    )
-    return int(done.stdout)
-
-
 @pytest.mark.skipif(
     not mlx_runs_on_linux_cpu() or platform.libc_ver()[0] != "glibc",
     reason="the setting is of glibc's allocator; other C libraries and GPUs do not use it",
 )
 def test_freed_memory_is_used_again_unless_the_user_has_settings_of_their_own() -> None:
     pages = BLOCK // os.sysconf("SC_PAGESIZE")
-    assert page_faults_of_a_second_block() < pages / 20
-    assert page_faults_of_a_second_block(MALLOC_MMAP_THRESHOLD_="65536") >= pages
+    assert int(run(FAULTS)) < pages / 20
+    assert int(run(FAULTS, MALLOC_MMAP_THRESHOLD_="65536")) >= pages

@@ -102,29 +102,29 @@ def test_the_gradient_of_each_objective_of_ppo_is_the_same(
     np.testing.assert_allclose(np.array(again.sums), np.array(kept.sums), rtol=1e-5)
 
 
-def test_the_gradient_of_a_reward_model_is_the_same(tmp_path: Path) -> None:
-    found = []
-    for on in ("false", "true"):
-        config = reward_config(tmp_path, f"optim.grad_checkpoint={on}", "optim.micro_batch_tokens=60")
-        loaded = load_tiny(tmp_path / "model")
-        data = reward_comparisons(labelled(8), loaded, config)
-        fit = RewardModelTraining(config).build_on(config, loaded.backbone, data)
-        fit.scorer.update(moved(fit.scorer.parameters(), seed=4, scale=0.05))
-        gradient, _ = fit.learner.gradients(fit.data.train)
-        del gradient["head.bias"]  # 0: it cancels in a difference of rewards
-        found.append(gradient)
-    close(found[1], found[0])
+def reward_model_gradient(folder: Path, *settings: str) -> dict[str, mx.array]:
+    config, loaded = reward_config(folder, *settings), load_tiny(folder / "model")
+    data = reward_comparisons(labelled(8), loaded, config)
+    fit = RewardModelTraining(config).build_on(config, loaded.backbone, data)
+    fit.scorer.update(moved(fit.scorer.parameters(), seed=4, scale=0.05))
+    gradient, _ = fit.learner.gradients(fit.data.train)
+    del gradient["head.bias"]  # 0: it cancels in a difference of rewards
+    return gradient
 
 
-def test_the_gradient_of_dpo_is_the_same(tmp_path: Path) -> None:
-    found = []
-    for on in ("false", "true"):
-        config = dpo_config(tmp_path, f"optim.grad_checkpoint={on}", "optim.micro_batch_tokens=60")
-        loaded = load_tiny(tmp_path / "model")
-        fit = DPO(config).build_on(config, loaded, policy_comparisons(labelled(8), loaded, config))
-        fit.actor.update_policy(moved(fit.actor.policy_parameters(), seed=4, scale=0.05))
-        found.append(fit.learner.gradients(fit.data.train)[0])
-    close(found[1], found[0])
+def dpo_gradient(folder: Path, *settings: str) -> dict[str, mx.array]:
+    config, loaded = dpo_config(folder, *settings), load_tiny(folder / "model")
+    fit = DPO(config).build_on(config, loaded, policy_comparisons(labelled(8), loaded, config))
+    fit.actor.update_policy(moved(fit.actor.policy_parameters(), seed=4, scale=0.05))
+    return fit.learner.gradients(fit.data.train)[0]
+
+
+@pytest.mark.parametrize("gradient", [reward_model_gradient, dpo_gradient])
+def test_the_gradient_of_other_trainings_is_the_same(gradient: Any, tmp_path: Path) -> None:
+    kept, again = (
+        gradient(tmp_path, f"optim.grad_checkpoint={on}", "optim.micro_batch_tokens=60") for on in ("false", "true")
+    )
+    close(again, kept)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3_text", *UNLIKE_LLAMA])

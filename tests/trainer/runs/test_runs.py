@@ -110,9 +110,10 @@ def test_the_saved_configuration_loads_as_what_ran_with_its_name(tmp_path: Path)
     saved = load_config(folder.config)
     assert saved.run.name == folder.name == "quickstart-0001"
     assert saved.model_copy(update={"run": wanted.run}) == wanted
-    text = folder.config.read_text()
-    for name, version in versions().items():
-        assert f"# {name} {version}\n" in text
+    found, text = versions(), folder.config.read_text()
+    assert list(found) == ["ppo-workbench", "mlx", "mlx-lm", "transformers", "python"]
+    assert (found["python"], found["mlx"][:2]) == (platform.python_version(), "0.")
+    assert all(f"# {name} {version}\n" in text for name, version in found.items())
 
 
 def test_a_name_in_use_is_refused_also_before_the_folder_is_made_and_the_run_is_left_alone(folder: RunFolder) -> None:
@@ -170,13 +171,6 @@ def test_a_run_opens_by_name_and_by_path_and_a_misspelt_one_is_answered_with_nea
 def test_anything_but_a_run_is_a_usage_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="no run was started there yet"):
         open_run(name, tmp_path / "runs")
-
-
-def test_versions_are_those_of_the_installed_packages() -> None:
-    found = versions()
-    assert list(found) == ["ppo-workbench", "mlx", "mlx-lm", "transformers", "python"]
-    assert found["python"] == platform.python_version()
-    assert found["mlx"].startswith("0.")
 
 
 def test_a_lock_is_held_once_and_names_the_process(folder: RunFolder) -> None:
@@ -435,35 +429,28 @@ def test_keeping_a_checkpoint_for_others_follows_no_link(folder: RunFolder, tmp_
     assert not (tmp_path / "planted").exists()
 
 
-def test_leftovers_of_a_killed_pruning_are_cleared_by_the_next(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("raised", "seen", "reason"),
+    [
+        (KeyboardInterrupt, KeyboardInterrupt, "^$"),  # killed
+        (PermissionError(13, "Permission denied"), StorageError, "cannot delete old checkpoints: .*Permission denied"),
+    ],
+)
+def test_leftovers_of_a_pruning_that_ended_early_are_cleared_by_the_next(
+    raised: Any, seen: type[BaseException], reason: str, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newest = [checkpoint(folder, number) for number in (5, 10)][1]
 
-    def killed(_: Path) -> None:
-        raise KeyboardInterrupt
+    def end_early(_: Path) -> None:
+        raise raised
 
     with monkeypatch.context() as patch:
-        patch.setattr("trainer.runs.folder.shutil.rmtree", killed)
-        with pytest.raises(KeyboardInterrupt):
+        patch.setattr("trainer.runs.folder.shutil.rmtree", end_early)
+        with pytest.raises(seen, match=reason):
             prune_checkpoints(folder, 1)
     assert checkpoints(folder) == ([newest], {})
     assert prune_checkpoints(folder, 1) == []
     assert list(folder.checkpoints.iterdir()) == [newest]
-
-
-def test_a_checkpoint_that_cannot_be_deleted_is_a_storage_error(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in (5, 10):
-        checkpoint(folder, number)
-
-    def refuse(path: Path) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr("trainer.runs.folder.shutil.rmtree", refuse)
-    with pytest.raises(StorageError, match=r"cannot delete old checkpoints: .*Permission denied"):
-        prune_checkpoints(folder, 1)
 
 
 def test_listing_runs_imports_no_tensor_library() -> None:
@@ -576,24 +563,19 @@ def test_the_run_of_another_user_is_live_while_its_progress_is_updated(
 
 
 @pytest.mark.parametrize(
-    ("number", "advice"),
+    ("error", "reason"),
     [
-        (errno.ENOSPC, "No space left on device; free space, or so"),
-        (errno.EDQUOT, "Disk quota exceeded; free space, or so"),
-        (errno.EACCES, "Permission denied; change the permissions, or so"),
-        (errno.EROFS, "Read-only file system; make it writable, or so"),
-        (errno.ENOENT, "No such file or directory; check the path, or so"),
-        (errno.ENOTDIR, "Not a directory; check the path, or so"),
-        (errno.EFBIG, "File too large; raise the limit on the size of files (ulimit -f), or so"),
-        (errno.EOWNERDEAD, "Owner died; check the disk, its free space and your permissions, or so"),
+        (errno.ENOSPC, "No space left on device; free space"),
+        (errno.EDQUOT, "Disk quota exceeded; free space"),
+        (errno.EACCES, "Permission denied; change the permissions"),
+        (errno.EROFS, "Read-only file system; make it writable"),
+        (errno.ENOENT, "No such file or directory; check the path"),
+        (errno.ENOTDIR, "Not a directory; check the path"),
+        (errno.EFBIG, "File too large; raise the limit on the size of files (ulimit -f)"),
+        (errno.EOWNERDEAD, "Owner died; check the disk, its free space and your permissions"),
+        (RuntimeError("[save] failed\nand more"), "[save] failed; check the free space and your permissions"),
     ],
 )
-def test_the_advice_on_what_cannot_be_written_fits_the_cause(number: int, advice: str) -> None:
-    error = OSError(number, os.strerror(number))
-    assert str(cannot_write("'x'", error, ", or so")) == f"cannot write 'x': {advice}"
-
-
-def test_a_write_error_without_a_known_cause_gets_all_advice() -> None:
-    error = RuntimeError("[save_safetensors] Failed to open file x\nand more")
-    reported = "cannot write 'x': [save_safetensors] Failed to open file x; check the free space and your permissions"
-    assert str(cannot_write("'x'", error)) == reported
+def test_the_advice_on_what_cannot_be_written_fits_the_cause(error: int | Exception, reason: str) -> None:
+    raised = OSError(error, os.strerror(error)) if isinstance(error, int) else error
+    assert str(cannot_write("'x'", raised, ", or so")) == f"cannot write 'x': {reason}, or so"

@@ -79,9 +79,30 @@ def test_the_first_of_the_best_is_kept_and_nothing_else(folder: RunFolder, write
     assert json.loads(folder.best.read_text()) == {"iteration": 2, "metric": "score", "value": 0.5, "sources": SOURCES}
 
 
-def test_by_reward_the_kl_penalty_counts(writer: CheckpointWriter) -> None:
-    best = keep(writer, [0.1, 0.5, 0.9], "reward", rewards=[0.1, 0.4, 0.2])
-    assert best == Best(2, "reward", 0.4, SOURCES)
+OTHER = {"sources": [{"kind": "length", "target": 3}]}
+MOMENTS = [
+    {"sources": SOURCES, "count": 4, "mean": mean, "m2": 4 * std**2}
+    for mean, std in ((0.0, 1.0), (3.0, 2.0), (3.0, 2.0))
+]
+"""Sources give 1.0, 3.0, 2.0 on average, while the mean and the deviation of the run so far grow."""
+
+
+@pytest.mark.parametrize(
+    ("scores", "metric", "how", "best"),
+    [
+        ([0.1, 0.5, 0.9], "reward", {"rewards": [0.1, 0.4, 0.2]}, Best(2, "reward", 0.4, SOURCES)),
+        (
+            [0.9, 0.2, 0.1],
+            "score",
+            {"statistics": [SNAPSHOT.rewards, OTHER, OTHER]},
+            Best(2, "score", 0.2, OTHER["sources"]),
+        ),
+        ([1.0, 0.0, -0.5], "score", {"statistics": MOMENTS}, Best(2, "score", 3.0, SOURCES)),
+    ],
+    ids=["by reward the KL penalty counts", "another reward is no score to beat", "as before they were normalised"],
+)
+def test_what_is_compared(writer: CheckpointWriter, scores: list[float], metric: Any, how: Any, best: Best) -> None:
+    assert keep(writer, scores, metric, **how) == best
 
 
 def test_off_keeps_none_and_nan_is_never_the_best(folder: RunFolder, writer: CheckpointWriter) -> None:
@@ -100,20 +121,6 @@ def test_pruning_spares_the_best_until_it_is_no_longer_the_best(folder: RunFolde
     assert prune_checkpoints(folder, 1) == [folder.checkpoint(5)]
     keep_best(writer, SNAPSHOT._replace(iteration=7), evaluation(1.0), "score")
     assert numbers(folder) == [6, 7]
-
-
-def test_a_score_of_another_reward_is_no_score_to_beat(writer: CheckpointWriter) -> None:
-    other = {"sources": [{"kind": "length", "target": 3}]}
-    best = keep(writer, [0.9, 0.2, 0.1], statistics=[SNAPSHOT.rewards, other, other])
-    assert best == Best(2, "score", 0.2, other["sources"])
-
-
-def test_scores_are_compared_as_they_were_before_they_were_normalised(writer: CheckpointWriter) -> None:
-    """Sources give 1.0, 3.0, 2.0 on average, while the mean and the deviation of the run so far grow."""
-    moments = [(0.0, 1.0), (3.0, 2.0), (3.0, 2.0)]
-    statistics = [{"sources": SOURCES, "count": 4, "mean": mean, "m2": 4 * std**2} for mean, std in moments]
-    best = keep(writer, [1.0, 0.0, -0.5], statistics=statistics)
-    assert best == Best(2, "score", 3.0, SOURCES)
 
 
 def test_a_damaged_or_missing_best_counts_as_none_and_the_next_evaluation_is_better(

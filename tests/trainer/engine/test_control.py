@@ -295,30 +295,6 @@ def test_an_interrupt_ends_a_session_that_is_paused() -> None:
     assert not any(isinstance(event, Iteration) for event in events + session.take())
 
 
-def test_a_session_passes_requests_on_to_its_trainer() -> None:
-    session, events = TrainingThread(Config(), train=Script(steered)), list[Event]()
-
-    def until(state: str, times: int) -> None:
-        while [event.state for event in events if isinstance(event, StateChanged)].count(state) < times:
-            assert not session.finished
-            events.extend(session.take(timeout=30))
-
-    session.send("step")
-    with session:
-        until("paused", 1)
-        session.send("set", key="ppo.kl_coef", value=0.5)
-        session.send("checkpoint")
-        session.send("step")
-        until("paused", 2)
-        session.send("resume")
-        until("training", 3)
-        session.send("pause")
-        until("paused", 3)
-    assert [event.iteration for event in events if isinstance(event, Iteration)][:2] == [1, 2]
-    assert any(isinstance(event, CheckpointSaved) and event.iteration == 1 for event in events)
-    assert [event.kl_coef for event in events if isinstance(event, Iteration)][:2] == [0.02, 0.5]
-
-
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_pause_with_a_checkpoint_anywhere_changes_nothing_of_a_run(phase: str, tmp_path: Path) -> None:
     control = Control()

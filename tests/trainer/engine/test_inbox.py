@@ -51,23 +51,7 @@ class Box:
         return [values for name, values, _ in self.take() if name == "ask"]
 
 
-def test_a_question_stays_in_the_inbox_until_answered_and_removing_it_drops_it(folder: RunFolder) -> None:
-    with folder.lock():
-        inbox = Box(folder)
-        answered_, dropped_ = (ask(folder.root, Question(prompt=prompt)) for prompt in ("one", "two"))
-        one, two = inbox.questions()
-        assert inbox.take() == [], "each is taken once"
-        assert [dropped() for _, _, dropped in (one, two)] == [False, False]
-        withdraw(dropped_)
-        assert [dropped() for _, _, dropped in (one, two)] == [False, True]
-        for question, reply, _ in (one, two):
-            reply(answered(question))
-        assert read_answer(answered_) is not None
-        assert read_answer(dropped_) is None, "nobody would take it away"
-    assert [path.name for path in folder.control.rglob("*")] == ["answers"]
-
-
-def test_requests_are_taken_once_and_in_the_order_of_sending(folder: RunFolder) -> None:
+def test_requests_are_taken_once_in_the_order_of_sending_with_their_reasons(folder: RunFolder) -> None:
     with folder.lock():
         inbox = Box(folder)
         for number in range(20):
@@ -76,32 +60,19 @@ def test_requests_are_taken_once_and_in_the_order_of_sending(folder: RunFolder) 
         assert inbox.take() == [call.set("ppo.epochs", n) for n in range(20)] + [call.pause()]
         assert inbox.take() == []
         send(folder.root, "resume")
-        assert inbox.take() == [call.resume()]
-    assert list(folder.control.iterdir()) == []
-
-
-def test_a_stop_or_an_abort_has_a_reason(folder: RunFolder) -> None:
-    with folder.lock():
-        inbox = Box(folder)
         send(folder.root, "stop", reason="out of time")
-        send(folder.root, "stop")
-        send(folder.root, "abort")
+        for command in ("stop", "abort", "rollback"):
+            send(folder.root, command)  # type: ignore[arg-type]
+        send(folder.root, "rollback", to=3, reason="it went wrong")
         assert inbox.take() == [
+            call.resume(),
             call.stop("out of time"),
             call.stop("stopped from another process"),
             call.abort("aborted from another process"),
-        ]
-
-
-def test_a_rollback_names_its_target_or_leaves_it_open(folder: RunFolder) -> None:
-    with folder.lock():
-        inbox = Box(folder)
-        send(folder.root, "rollback", to=3, reason="it went wrong")
-        send(folder.root, "rollback")
-        assert inbox.take() == [
-            call.rollback(3, "it went wrong"),
             call.rollback(None, "requested by another process"),
+            call.rollback(3, "it went wrong"),
         ]
+    assert list(folder.control.iterdir()) == []
 
 
 def test_requests_left_from_an_earlier_time_are_dropped(folder: RunFolder) -> None:
@@ -113,11 +84,15 @@ def test_requests_left_from_an_earlier_time_are_dropped(folder: RunFolder) -> No
     assert list(folder.control.iterdir()) == []
 
 
-def test_a_run_that_nobody_trains_accepts_no_request(folder: RunFolder) -> None:
+def test_requests_and_questions_that_nobody_can_take_are_refused(folder: RunFolder) -> None:
     with pytest.raises(UsageError, match=r"run 'a' is not being trained, so 'pause' does nothing: resume it first"):
         send(folder.root, "pause")
     with pytest.raises(UsageError, match="run 'gone'"):
         send(folder.root.with_name("gone"), "stop")
+    with pytest.raises(UsageError, match=r"run 'a' is not being trained, so 'ask' does nothing: resume it first"):
+        ask(folder.root, Question(prompt="one"))
+    with folder.lock(), pytest.raises(UsageError, match=r"more than 512 KiB: shorten its prompt"):
+        ask(folder.root, Question(prompt="é" * 300_000))
     assert not folder.control.exists()
 
 
@@ -130,17 +105,22 @@ def test_a_request_that_cannot_be_written_is_reported_and_leaves_nothing(folder:
             Box(folder)
 
 
-def test_a_question_is_taken_and_its_answer_read_once(folder: RunFolder) -> None:
+def test_a_question_stays_until_answered_and_removing_it_drops_it(folder: RunFolder) -> None:
     question = Question(prompt="one", prefix=list(range(20_000)), columns={"a": [1]})
     with folder.lock():
         inbox = Box(folder)
-        path = ask(folder.root, question)
-        assert read_answer(path) is None
-        ((asked, reply, _),) = inbox.questions()
-        assert asked == question
-        reply(answered(question))
-        assert read_answer(path) == answered(question)
-        assert read_answer(path) is None
+        kept, withdrawn = (ask(folder.root, each) for each in (question, Question(prompt="two")))
+        assert read_answer(kept) is None
+        one, two = inbox.questions()
+        assert one[0] == question
+        assert inbox.take() == [], "each is taken once"
+        assert [dropped() for _, _, dropped in (one, two)] == [False, False]
+        withdraw(withdrawn)
+        assert [dropped() for _, _, dropped in (one, two)] == [False, True]
+        for asked, reply, _ in (one, two):
+            reply(answered(asked))
+        assert read_answer(kept) == answered(question)
+        assert (read_answer(kept), read_answer(withdrawn)) == (None, None), "read once; nobody would take the other"
     assert [path.name for path in folder.control.rglob("*")] == ["answers"]
 
 
@@ -153,14 +133,6 @@ def test_answers_that_nobody_read_are_dropped_when_the_run_resumes(folder: RunFo
         (path.parent / ".half-written.json.tmp").write_text("{")
         Box(folder)
     assert list(path.parent.iterdir()) == []
-
-
-def test_a_question_that_nobody_can_take_is_refused(folder: RunFolder) -> None:
-    with pytest.raises(UsageError, match=r"run 'a' is not being trained, so 'ask' does nothing: resume it first"):
-        ask(folder.root, Question(prompt="one"))
-    with folder.lock(), pytest.raises(UsageError, match=r"more than 512 KiB: shorten its prompt"):
-        ask(folder.root, Question(prompt="é" * 300_000))
-    assert not folder.control.exists()
 
 
 def test_an_answer_that_cannot_be_written_is_reported(folder: RunFolder) -> None:

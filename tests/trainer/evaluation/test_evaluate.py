@@ -214,14 +214,6 @@ def test_the_critic_is_evaluated_by_the_rewards_after_each_token(value_model: st
     assert found.explained_variance == pytest.approx(1 - np.var(errors) / np.var(returns), rel=1e-5)
 
 
-def test_without_a_critic_there_are_no_critic_numbers(tmp_path: Path) -> None:
-    ppo, held_out = make_ppo(tmp_path, "ppo.estimator=reinforce")
-    found = evaluate(ppo, held_out, 1, ReferenceBaseline(held_out, draws=ppo.config.eval.best_of))
-    assert math.isnan(found.explained_variance)
-    assert math.isnan(found.value_error)
-    assert math.isfinite(found.score_mean + found.win_rate)
-
-
 def test_several_responses_to_a_prompt_begin_with_the_single_one(tmp_path: Path) -> None:
     ppo, held_out = make_ppo(tmp_path, MOVED)
     one = measure(ppo, held_out, 1, ReferenceBaseline(held_out, draws=1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +10,14 @@ from unittest.mock import call, create_autospec
 
 import pytest
 from human_judgements import judged
-from runs_helper import Recorder, outcome, record, run_python, tiny_config, within
+from runs_helper import Recorder, outcome, record, tiny_config, within
 
 from trainer.engine.control import Control
 from trainer.engine.inbox import Inbox, add_event, send
 from trainer.engine.training import train
 from trainer.errors import UsageError
 from trainer.evaluation.human import human_evaluation
-from trainer.events import Event, HumanEvaluation, Iteration
+from trainer.events import HumanEvaluation, Iteration
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
 from trainer.preferences.store import PreferenceStore
 from trainer.runs.folder import RunFolder
@@ -126,31 +125,6 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no run in '.*': name the folder of a run that was started"):
         add_event(tmp_path, REPORTED)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_another_process_reports_to_a_live_run_which_emits_it_and_computes_the_same(tmp_path: Path) -> None:
-    script = (
-        "import sys; from pathlib import Path; from trainer.runs.journal import event_in; import json; "
-        "from trainer.engine.inbox import add_event; "
-        "add_event(Path(sys.argv[1]), event_in(json.loads(sys.argv[2])))"
-    )
-    run = tmp_path / "runs/a"
-    control = Control()
-
-    def watch(event: Event) -> None:
-        if isinstance(event, Iteration) and event.iteration == 2:
-            control.pause()  # until the run has read it
-            reported = run_python("-c", script, str(run), json.dumps(REPORTED.as_dict()))
-            assert reported.returncode == 0, reported.stderr
-        elif event == REPORTED:
-            control.resume()
-
-    recorder = Recorder(watch)
-    train(tiny_config(tmp_path, "run.name=a", "eval.every=0"), sinks=[recorder], control=control)
-    assert recorder.of(HumanEvaluation) == [REPORTED]
-    assert REPORTED in read_journal(run / "events.jsonl").events
-    record(tiny_config(tmp_path, "run.name=whole", "eval.every=0"))
-    assert outcome(run) == outcome(tmp_path / "runs/whole")
 
 
 BROKEN: dict[str, Any] = {

@@ -140,29 +140,6 @@ def test_progress_counts_the_finished_sequences_in_every_pass(apart: ActorCritic
     assert reported == expected * 3
 
 
-@pytest.mark.parametrize("value_model", ["head", "adapter"])
-def test_each_pass_asks_the_model_for_no_more_than_is_used(
-    folder: Path, value_model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted: list[str] = []
-    model, forward = make_actor(folder, value_model=value_model), ActorCriticLLM.__call__
-
-    def asked(self: ActorCriticLLM, *given: Any, want: Any = "both") -> Any:
-        wanted.append(want)
-        return forward(self, *given, want=want)
-
-    monkeypatch.setattr(ActorCriticLLM, "__call__", asked)
-    how: Any = {"temperature": 1.0, "micro_batch_tokens": 10_000}
-    batch = steps.add_policy_logprobs_and_values(model, random_batch(), **how)
-    batch = steps.add_kl_to_sa_pairs(model, batch, estimator="k1", **how)
-    batch = steps.add_values_to_sa_pairs(model, batch, micro_batch_tokens=10_000)
-    steps.add_policy_logprobs_and_values(model, batch, critic=False, **how)
-    assert (
-        wanted
-        == {"head": ["both", "logits", "logits"], "adapter": ["logits", "logits", "values", "logits"]}[value_model]
-    )
-
-
 # Reference and KL
 
 

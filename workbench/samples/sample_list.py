@@ -47,25 +47,21 @@ _TEMPLATE = 200  # characters at the end of a prompt that may come from its chat
 _TEMPLATE_END = re.compile(r"(<\|[^<|>\s]{1,30}\|>\w*\s*)+\Z")  # the same in every prompt, so no use in a list
 
 
-def sample_facts(sample: Sample | TokenSample, width: int, *, marked: bool = False, iteration: bool = False) -> str:
-    """Return number, score, KL, length and whether it was cut, in full if that fits `width` columns, else abbreviated.
+def sample_facts(
+    sample: Sample | TokenSample, *, marked: bool = False, iteration: bool = False, short: bool = False
+) -> str:
+    """Return number, score, KL, length and whether it was cut, in full or abbreviated.
 
     marked: the sample has a bookmark. iteration: include its iteration.
     """
-    score, kl = score_text(sample.score), number(sample.kl, 1)
     place = f"{sample.key.iteration:>5}·{sample.key.row + 1}" if iteration else f"{sample.key.row + 1:>3}"
-    if marked:
-        place += " ★"
-    full = [place, score, f"KL {kl} nats"]
-    short = [place, score.removeprefix("score "), f"KL {kl}"]
+    score, kl = score_text(sample.score), f"KL {number(sample.kl, 1)}"
+    facts = [place + " ★" * marked, score.removeprefix("score ") if short else score, kl if short else f"{kl} nats"]
     if sample.length is not None:
-        full.append(counted(sample.length, "token"))
-        short.append(f"{sample.length} tok")
+        facts.append(f"{sample.length} tok" if short else counted(sample.length, "token"))
     if sample.truncated:
-        full.append("✂ cut short")
-        short.append("✂")
-    text = "   ".join(full)
-    return text if cell_len(text) <= width else "  ".join(short)
+        facts.append("✂" if short else "✂ cut short")
+    return ("  " if short else "   ").join(facts)
 
 
 @lru_cache(maxsize=500)
@@ -74,7 +70,9 @@ def sample_lines(sample: Sample, width: int, *, marked: bool = False, iteration:
     # Only combining characters take less than a column, so text beyond these limits is hardly ever visible.
     tail = _TEMPLATE_END.sub("", sample.prompt[-2 * width - _TEMPLATE :])
     prompt = ("…" if len(sample.prompt) > 2 * width + _TEMPLATE else "") + visible(tail)
-    facts = sample_facts(sample, width, marked=marked, iteration=iteration)
+    facts = sample_facts(sample, marked=marked, iteration=iteration)
+    if cell_len(facts) > width:
+        facts = sample_facts(sample, marked=marked, iteration=iteration, short=True)
     lines = [facts, fit_end(prompt, width)]
     wrapped = Content(visible(sample.completion[: 2 * _COMPLETION * width])).wrap(width)
     shown = [line.plain.rstrip() for line in wrapped[:_COMPLETION]]

@@ -63,7 +63,6 @@ class SampleView(MountedWhole, Vertical):
         self._facts = Static(id="sample-facts", markup=False)
         self._extra = Static(id="sample-extra", markup=False)  # what reward functions logged about the response
         self._channels, self._legend = ChannelRow(self.text), TokenLegend(self.text)
-        self._marked = False
         self._extra.display = False
 
     def compose(self) -> ComposeResult:
@@ -86,10 +85,9 @@ class SampleView(MountedWhole, Vertical):
 
     def mark(self, marked: bool) -> None:
         """Show whether the sample has a bookmark."""
-        self._marked = marked
         if (sample := self.text.sample) is None:
             return
-        self._facts.update(sample_facts(sample, max(self.size.width, 1), marked=marked, iteration=True).strip())
+        self._facts.update(sample_facts(sample, marked=marked, iteration=True).strip())
         extra = parsed(sample.extra)
         pairs = extra.items() if isinstance(extra, dict) else [("extra", extra)]
         self._extra.update("   ".join(visible(f"{name}: {value}") for name, value in pairs))
@@ -102,7 +100,6 @@ class SampleView(MountedWhole, Vertical):
         self.set_class(beside, "-scale-beside")
         self._channels.styles.width = whole if beside else "1fr"
         self._share_rows()
-        self.mark(self._marked)
 
     def _share_rows(self) -> None:
         """Give the inspector the rows that the text leaves free below itself."""

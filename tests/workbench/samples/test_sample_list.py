@@ -30,11 +30,11 @@ def sample(**changes: Any) -> Sample:
 
 def test_facts_are_in_full_where_they_fit_and_short_where_not() -> None:
     cut = sample(truncated=True)
-    assert sample_facts(cut, 80) == "  3   score +0.81   KL 7.9 nats   29 tokens   ✂ cut short"
-    assert sample_facts(cut, 36) == "  3  +0.81  KL 7.9  29 tok  ✂"
-    assert sample_facts(sample(), 80, marked=True).startswith("  3 ★   score")
-    assert sample_facts(sample(), 80, iteration=True).startswith("   12·3   score")
-    assert sample_facts(sample(score=math.nan, kl=math.inf, length=None), 80) == "  3   not scored   KL - nats"
+    assert sample_facts(cut) == "  3   score +0.81   KL 7.9 nats   29 tokens   ✂ cut short"
+    assert sample_facts(cut, short=True) == "  3  +0.81  KL 7.9  29 tok  ✂"
+    assert sample_facts(sample(), marked=True).startswith("  3 ★   score")
+    assert sample_facts(sample(), iteration=True).startswith("   12·3   score")
+    assert sample_facts(sample(score=math.nan, kl=math.inf, length=None)) == "  3   not scored   KL - nats"
 
 
 def test_a_sample_takes_the_same_lines_whatever_is_in_it() -> None:

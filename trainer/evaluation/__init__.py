@@ -1,1 +1,1 @@
-"""Evaluations of a policy: held-out prompts, intervals, human preferences."""
+"""Evaluations of a policy: held-out prompts and intervals."""

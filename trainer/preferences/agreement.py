@@ -1,4 +1,4 @@
-"""Agreement of labellers with each other and with themselves, and the data card of a set of preferences."""
+"""Agreement of labellers with each other and with themselves, the data card of preferences, and a policy's win rate."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from trainer.confidence import Z95, wilson_interval
+from trainer.events import HumanEvaluation
 from trainer.preferences.records import (
     Preference,
     content_hash,
@@ -285,3 +286,39 @@ def _share(count: int, total: int) -> str:
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     lines = [headings, ["---"] * len(headings), *rows]
     return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def human_evaluation(preferences: Iterable[Preference], run: str) -> HumanEvaluation | None:
+    """Evaluate the policy of `run` against its reference by `preferences`; return None if none compares the two.
+
+    A pair counts if both completions are of `run`, one written by the policy, after any iteration, and one by the
+    reference. Both bad counts as a tie; skips are ignored. Only a labeller's last judgement of a pair counts;
+    judgements of one pair by several people count as independent. The interval counts a tie as half a success, which
+    makes it wider than necessary, never narrower. The iteration is that of the latest policy judged.
+    """
+    found: dict[tuple[str, str], tuple[float, int]] = {}  # by labeller and pair: the policy's points, its iteration
+    for preference in preferences:
+        origins, choice = preference.comparison.origins, preference.judgement.choice
+        writers = [origin.writer for origin in origins]
+        compares = sorted(writers) == ["policy", "reference"] and all(origin.run == run for origin in origins)
+        if compares and choice not in (None, "skip"):
+            policy = writers.index("policy")
+            point = 0.5 if choice in ("tie", "both_bad") else float(choice == "ab"[policy])
+            key = (preference.judgement.labeller, preference.comparison.key)
+            found[key] = (point, origins[policy].iteration or 0)
+    if not found:
+        return None
+    points = [point for point, _ in found.values()]
+    wins, ties = points.count(1.0), points.count(0.5)
+    low, high = wilson_interval(wins + ties / 2, len(points))
+    return HumanEvaluation(
+        iteration=max(iteration for _, iteration in found.values()),
+        comparisons=len(points),
+        wins=wins,
+        ties=ties,
+        losses=len(points) - wins - ties,
+        win_rate=(wins + ties / 2) / len(points),
+        low=low,
+        high=high,
+        labellers=len({labeller for labeller, _ in found}),
+    )

@@ -27,8 +27,8 @@ from trainer.errors import (
     cannot_write,
     one_line,
 )
-from trainer.evaluation.human import human_evaluation
 from trainer.events import HumanEvaluation
+from trainer.preferences.agreement import human_evaluation
 from trainer.preferences.queues import QueueContext
 from trainer.preferences.records import (
     Item,

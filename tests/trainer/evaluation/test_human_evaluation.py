@@ -16,8 +16,8 @@ from trainer.engine.control import Control
 from trainer.engine.inbox import Inbox, add_event, send
 from trainer.engine.training import train
 from trainer.errors import UsageError
-from trainer.evaluation.human import human_evaluation
 from trainer.events import HumanEvaluation, Iteration
+from trainer.preferences.agreement import human_evaluation
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
 from trainer.preferences.store import PreferenceStore
 from trainer.runs.folder import RunFolder

@@ -62,34 +62,21 @@ def labels(lines: list[Line]) -> dict[str, int]:
 
 def dots(rows: list[str]) -> set[tuple[int, int]]:
     """Return the places of the dots, x from the left and y from the top."""
-    bits = {
-        0x01: (0, 0),
-        0x02: (0, 1),
-        0x04: (0, 2),
-        0x40: (0, 3),
-        0x08: (1, 0),
-        0x10: (1, 1),
-        0x20: (1, 2),
-        0x80: (1, 3),
-    }
+    places = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))  # of the bits of a braille pattern
     return {
         (2 * column + x, 4 * row + y)
         for row, text in enumerate(rows)
         for column, cell in enumerate(text)
-        if 0x2800 <= ord(cell) <= 0x28FF
-        for bit, (x, y) in bits.items()
-        if ord(cell) & bit
+        for bit, (x, y) in enumerate(places)
+        if 0x2800 <= ord(cell) <= 0x28FF and ord(cell) >> bit & 1
     }
 
 
-def test_a_character_has_two_by_four_dots():
+def test_a_character_has_two_by_four_dots_and_points_outside_the_canvas_are_left_out():
     for x, y, character in [(0, 0, "⠁"), (1, 0, "⠈"), (0, 2, "⠄"), (1, 2, "⠠"), (0, 3, "⡀"), (1, 3, "⢀")]:
         canvas = Canvas(1, 1)
         canvas.column(x, y, y, "series")
         assert canvas.rows() == [[(character, "series")]]
-
-
-def test_points_outside_the_canvas_are_left_out():
     canvas = Canvas(2, 1)
     canvas.column(-1, 0, 3, "series")
     canvas.column(4, 0, 3, "series")

@@ -23,12 +23,12 @@ from trainer.errors import TrainerError
 from trainer.plurals import counted
 from trainer.runs.listing import PPO
 from workbench.config.document import ConfigDocument, Problem, line_of
-from workbench.config.estimates import estimate, file_problems
+from workbench.config.estimates import Estimate, estimate, file_problems
 from workbench.config.fields import fields_by_key, search
 from workbench.config.files import OverwriteError, read_text, sources
 from workbench.config.form import NEXT, ConfigForm
 from workbench.config.rows import ConfigRows, FieldRow
-from workbench.config.views import CostLines, TomlView
+from workbench.config.views import TomlView, cost_content
 from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import AnswerScreen, Reply, TextPromptScreen
 from workbench.kit.drawing import CutText
@@ -106,7 +106,8 @@ class ConfigPane(Pane):
         self._list = OptionList(id="config-problems", compact=True)  # of problems, then of warnings
         self._list.display = False
         self._listed: list[Content] = []
-        self._costs = CostLines(id="config-cost")
+        self._costs = Static(id="config-cost", markup=False)
+        self._cost: tuple[Estimate | None, int] = None, 0  # of the newest valid configuration, and the memory
         self._search = FilterField("Search names and descriptions")
         self._file_problems: list[Problem] = []
         self._writing = asyncio.Lock()  # two saves at once would each take the other's for another program's
@@ -207,7 +208,6 @@ class ConfigPane(Pane):
         if form:
             self.form.show()
         self._toml.read_only = self.form.running or self._read_only
-        self._lay_out()
         self._costs.display = not self._read_only
         if document.config is not self._checked and not self._read_only:
             self._checked, self._file_problems = document.config, []
@@ -221,7 +221,7 @@ class ConfigPane(Pane):
             self._listed, self._list.display = lines, bool(lines)
             self._list.clear_options()
             self._list.add_options(Option(line, disabled=at >= len(problems)) for at, line in enumerate(lines))
-        self._costs.show(len(problems), is_valid=document.config is not None)
+        self._lay_out()
         self._point_at_problem()
         self.refresh_bindings()
 
@@ -230,7 +230,8 @@ class ConfigPane(Pane):
         """Estimate the cost of the configuration and look for its files, in threads, if the pane is in sight."""
         if not self.display or (config := self.document.config) is None:
             return
-        self._costs.show_estimate(*await asyncio.to_thread(lambda: (estimate(config), room_for(config.model))))
+        self._cost = await asyncio.to_thread(lambda: (estimate(config), room_for(config.model)))
+        self._show_lines()
         found = await asyncio.to_thread(file_problems, config)
         if config is self.document.config and found != self._file_problems:
             self._file_problems = found
@@ -245,10 +246,10 @@ class ConfigPane(Pane):
         self._toml.display = self._toml_shown or not has_form
         if self._toml.display:
             self._toml.show_text(self.document.text)
-        self._show_heading()
+        self._show_lines()
 
-    def _show_heading(self) -> None:
-        """Show the name of the document, and notes on its state as far as there is room, the most important first."""
+    def _show_lines(self) -> None:
+        """Show the cost, and the name of the document with notes on its state, the most important first."""
         document, form, total = self.document, self.form, len(fields_by_key())
         is_preset = document.path is None and bool(document.preset)
         name = visible(document.preset if is_preset else document.name)
@@ -258,11 +259,15 @@ class ConfigPane(Pane):
         if changed := sum(change.from_preset for change in document.changes.values()):
             notes.append(f"•{changed} changed")
         room, shown = self.size.width - 2, ""  # without the padding
+        needed, memory = self._cost
+        self._costs.update(
+            cost_content(needed if document.config else None, memory, len(self.problems), room), layout=False
+        )
         for note in [] if self._read_only else notes:
             if len(shown) + len(note) + 2 + min(cell_len(name), 12) <= room:
                 shown += f"  {note}"
         name = fit_end(name, max(room - len(shown), 1))
-        self._heading.update(Content.assemble((name, "bold"), (shown, "$text-muted")))
+        self._heading.update(Content.assemble((name, "bold"), (shown, "$text-muted")), layout=False)
 
     @on(ConfigForm.TomlRequested)
     def _show_setting(self) -> None:

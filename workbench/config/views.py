@@ -1,4 +1,4 @@
-"""Widgets beside the form: the cost of an iteration, and the document as TOML."""
+"""What is beside the form: the cost of an iteration, and the document as TOML."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from rich.style import Style
 from rich.text import Text
 from textual.content import Content
 from textual.highlight import highlight
-from textual.widget import Widget
 from textual.widgets import TextArea
 from textual.widgets.text_area import Edit, EditResult
 
@@ -22,46 +21,30 @@ from workbench.text import fit, packed, visible
 _OF_ADAPTERS: tuple[Part, ...] = ("adapters", "optimiser", "gradients")
 
 
-class CostLines(Widget):
-    """Two lines that are always in view: memory of an iteration and number of problems, then where the memory goes."""
+def cost_content(needed: Estimate | None, room: int, problems: int, width: int) -> Content:
+    """Return two lines: memory of an iteration and number of problems, then where the memory goes.
 
-    _is_valid = False
-    _problems = 0
-    _needed: Estimate | None = None
-    _room = 0
-
-    def show(self, problems: int, *, is_valid: bool) -> None:
-        """Show the number of problems. is_valid: with the estimate of the newest valid configuration, not without."""
-        self._problems, self._is_valid = problems, is_valid
-        self.refresh()
-
-    def show_estimate(self, needed: Estimate, room: int) -> None:
-        """Show an estimate, and how much memory there is."""
-        self._needed, self._room = needed, room
-        self.refresh()
-
-    def render(self) -> Content:
-        needed, width = self._needed if self._is_valid else None, self.size.width
-        memory = needed.memory if needed else None
-        too_much = bool(memory and memory.peak > self._room)
-        words = "memory unknown" if needed else "" if self._is_valid else "No estimate until the problems are fixed"
-        if memory:
-            words = f"≈ {gigabytes(memory.peak)} of {gigabytes(self._room)}" + ": does not fit" * too_much
-        state = f"✖ {counted(self._problems, 'problem')}" if self._problems else "✓ no problems"
-        if len(words) + len(state) >= width:
-            state = f"✖ {self._problems}" if self._problems else "✓"
-        pieces = [f"≤ {needed.tokens_per_iteration:,} tokens/it"] if needed else []
-        if memory:
-            weights, adapters = memory.parts["weights"], sum(memory.parts.get(part, 0) for part in _OF_ADAPTERS)
-            sizes = {"weights": weights, "adapters": adapters, memory.phase: memory.peak - weights - adapters}
-            pieces += [f"{name} {gigabytes(size)}" for name, size in sizes.items()]
-        if needed:
-            pieces += [needed.basis, f"≤ {needed.forward_tokens:,} through a model"]
-        return Content.assemble(
-            (fit(words, max(width - cell_len(state) - 1, 0)), "$text-error" if too_much else ""),
-            (f" {state}", "$text-error" if self._problems else "$text-success"),
-            "\n" + " · ".join(packed(pieces, width, 3)[0]) if needed else "",
-        )
+    needed: None while there is no estimate. room: bytes of memory.
+    """
+    memory = needed.memory if needed else None
+    too_much = bool(memory and memory.peak > room)
+    words = "memory unknown" if needed else "No estimate until the problems are fixed" if problems else ""
+    pieces = [f"≤ {needed.tokens_per_iteration:,} tokens/it"] if needed else []
+    if memory:
+        words = f"≈ {gigabytes(memory.peak)} of {gigabytes(room)}" + ": does not fit" * too_much
+        weights, adapters = memory.parts["weights"], sum(memory.parts.get(part, 0) for part in _OF_ADAPTERS)
+        sizes = {"weights": weights, "adapters": adapters, memory.phase: memory.peak - weights - adapters}
+        pieces += [f"{name} {gigabytes(size)}" for name, size in sizes.items()]
+    if needed:
+        pieces += [needed.basis, f"≤ {needed.forward_tokens:,} through a model"]
+    state = f"✖ {counted(problems, 'problem')}" if problems else "✓ no problems"
+    if len(words) + len(state) >= width:
+        state = f"✖ {problems}" if problems else "✓"
+    return Content.assemble(
+        (fit(words, max(width - cell_len(state) - 1, 0)), "$text-error" if too_much else ""),
+        (f" {state}", "$text-error" if problems else "$text-success"),
+        "\n" + " · ".join(packed(pieces, width, 3)[0]) if pieces else "",
+    )
 
 
 class TomlView(TextArea):

@@ -16,7 +16,7 @@ from trainer.config.dpo import DPOConfig
 from workbench.config.document import ConfigDocument
 from workbench.config.pane import ConfigPane
 from workbench.config.rows import ConfigRows
-from workbench.config.views import CostLines, TomlView
+from workbench.config.views import TomlView
 from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import AnswerScreen
 
@@ -243,7 +243,7 @@ async def test_switching_from_another_kind_to_ppo_and_back_shows_each_as_it_is(o
         s.pane.show_document(ConfigDocument.open("quickstart"))
         await s.pilot.pause()
         assert not s.app.query_one(TomlView).display
-        assert s.app.query_one(CostLines).display
+        assert s.app.query_one("#config-cost").display
         s.pane.take_focus()
         await s.press("down")
         assert isinstance(s.app.focused, ConfigRows)

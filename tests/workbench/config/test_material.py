@@ -15,7 +15,6 @@ from trainer.data import load_prompts
 from trainer.errors import TrainerError
 from workbench.config.document import ConfigDocument
 from workbench.config.estimates import file_problems
-from workbench.config.views import CostLines
 
 
 @pytest.fixture(autouse=True)
@@ -62,8 +61,8 @@ async def test_the_pane_shows_missing_files_until_they_are_there() -> None:
     document = ConfigDocument.open("quickstart")
     document.set("data.prompts", "later.jsonl")
     async with opened(document) as one:
-        costs, listed = one.app.query_one(CostLines), one.app.query_one("#config-problems", OptionList)
-        await until(one.pilot, lambda: "✖ 1 problem" in costs.render().plain)
+        listed = one.app.query_one("#config-problems", OptionList)
+        await until(one.pilot, lambda: "✖ 1 problem" in one.text())
         assert listed.display
         await one.press("e")
         assert one.pane.form.rows.selected is not None
@@ -72,5 +71,5 @@ async def test_the_pane_shows_missing_files_until_they_are_there() -> None:
         one.pane.display = False
         await one.pilot.pause()
         one.pane.display = True  # as when the user comes back to it
-        await until(one.pilot, lambda: "✓ no problems" in costs.render().plain)
+        await until(one.pilot, lambda: "✓ no problems" in one.text())
         assert not listed.display

@@ -273,34 +273,23 @@ def is_unjudged(row: SourceRow, names: ColumnNames) -> bool:
 
 def read_unjudged(row: SourceRow, names: ColumnNames, source: str) -> Preference:
     """Read a row that is yet to be judged, as a skip; a choice in it is left out. Raises DataError."""
+    judged = (names.choice, "winner", *_WINNERS)
+    row = SourceRow(row.place, {name: value for name, value in row.columns.items() if name not in judged})
     columns = row.columns
-    used: tuple[str, ...] = (names.prompt, names.a, names.b)
-    if "completions" in columns:
-        used, given = (names.prompt, "completions"), completions_of(row.columns, row.place)
-        prompt = prompt_cell(row, names.prompt)
-    elif {*used} <= columns.keys() or arena_sides(columns) is None:
-        prompt, given = (
-            prompt_cell(row, names.prompt),
-            [cell(row.columns, name, row.place) for name in (names.a, names.b)],
-        )
-    else:
-        (prompt, *given), used = _arena_parts(row)
-    completions = tuple(text(one, row.place, f"completion {number}") for number, one in enumerate(given, 1))
+    if "completions" not in columns:
+        is_arena = arena_sides(columns) is not None and not {names.prompt, names.a, names.b} <= columns.keys()
+        read, choice = (read_arena, "winner") if is_arena else (read_columns, names.choice)
+        return read(SourceRow(row.place, {**columns, choice: "skip"}), names, source)
+    given = completions_of(columns, row.place)
     return Preference(
         comparison=Comparison(
-            prompt=prompt,
-            completions=completions,
-            origins=_origins(row, source, len(completions)),
-            columns=other_columns(row, *used, names.choice, "winner", *_WINNERS),
+            prompt=prompt_cell(row, names.prompt),
+            completions=tuple(text(one, row.place, f"completion {number}") for number, one in enumerate(given, 1)),
+            origins=(Origin(source=source),) * len(given),
+            columns=other_columns(row, names.prompt, "completions"),
         ),
         judgement=Judgement.chosen("skip"),
     )
-
-
-def _origins(row: SourceRow, source: str, count: int) -> tuple[Origin, ...]:
-    """Return the origins of `count` completions; in a row of Arena, their writers are model_a and model_b."""
-    models = ("model_a", "model_b") if count == 2 and arena_sides(row.columns) else ("",) * count
-    return tuple(Origin(source=source, writer=str(row.columns.get(name) or "")) for name in models)
 
 
 def read_ultrafeedback(row: SourceRow, names: ColumnNames, source: str) -> Preference:
@@ -353,9 +342,10 @@ def _pair(
         given = {field: row.columns.get(name) for field, name in roles.items() if name}
         if "strength" in given:
             given["strength"] = number_of(given["strength"])
+        writers = ("model_a", "model_b") if arena_sides(row.columns) else ("", "")
         known = {
             "judgement": {field: value for field, value in given.items() if value != ""},
-            "origins": _origins(row, source, 2),
+            "origins": tuple(Origin(source=source, writer=str(row.columns.get(one) or "")) for one in writers),
             "columns": other_columns(row, *used, *roles.values()),
         }
     chosen = Judgement.chosen(choice)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from trainer.config.schema import RewardConfig
 from trainer.files import FileFormat, read_json
-from trainer.fitting.gradients import check_all_used, optimizer_tree
+from trainer.fitting.gradients import optimizer_trees
 from trainer.models.adapters import (
     ADAPTER_FILE,
     Parameters,
@@ -187,11 +187,7 @@ def load_checkpoint(folder: Path, adapter_config: dict[str, Any]) -> Snapshot:
         value = read_arrays(folder / "value" / "value.safetensors")
         optimizer = read_arrays(folder / "optimizer" / "optimizer.safetensors")
         checked = _State.model_validate(state)
-        tree = {
-            side: optimizer_tree(optimizer, parameters, f"{side}.")
-            for side, parameters in (("policy", policy), ("value", value))
-        }
-        check_all_used(optimizer)
+        tree = optimizer_trees(optimizer, {"policy": policy, "value": value})
     except (OSError, ValueError, RuntimeError) as error:
         raise DamagedCheckpointError(folder, damage_of(error)) from error
     plain: dict[str, Any] = {name: state.get(name) for name in _PLAIN}

@@ -6,7 +6,7 @@ Adam, the schedule of its learning rate, clipping by the global norm, and its tr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar, cast
 
@@ -203,25 +203,25 @@ def schedule_factor(config: OptimConfig | RewardOptimConfig, step: int, total: i
     return 1 - progress if config.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def optimizer_tree(flat: Parameters, parameters: Parameters, prefix: str = "") -> dict[str, Any]:
-    """Take Adam's state for `parameters` out of `flat`, whose names are like `policy.<parameter name>.m`.
+def optimizer_trees(flat: Parameters, sides: Mapping[str, Parameters]) -> dict[str, dict[str, Any]]:
+    """Return Adam's state for the parameters of each side, from arrays with names like `policy.<parameter name>.m`.
 
-    Raises ValueError if an array is missing or has another shape.
+    The names of a side "" have no prefix. Raises ValueError if an array is missing, has another shape, or is of nothing
+    that is trained.
     """
-    tree: dict[str, Any] = {}
-    for name, parameter in parameters.items():
-        tree[name] = {leaf: flat.pop(f"{prefix}{name}.{leaf}", None) for leaf in ("m", "v")}
-        if any(moment is None or moment.shape != parameter.shape for moment in tree[name].values()):
-            raise ValueError(f"the optimiser lacks the moments {list(parameter.shape)} of '{prefix}{name}'")
-    for name in ("step", "learning_rate"):
-        if f"{prefix}{name}" in flat:
-            tree[name] = flat.pop(f"{prefix}{name}")
-        if parameters and (name not in tree or tree[name].size != 1):
-            raise ValueError(f"the optimiser lacks the number '{prefix}{name}'")
-    return tree
-
-
-def check_all_used(flat: Parameters) -> None:
-    """Raise ValueError for an array that `optimizer_tree` has not taken."""
+    flat, trees = dict(flat), dict[str, dict[str, Any]]()
+    for side, parameters in sides.items():
+        prefix, tree = f"{side}." if side else "", dict[str, Any]()
+        for name, parameter in parameters.items():
+            tree[name] = {leaf: flat.pop(f"{prefix}{name}.{leaf}", None) for leaf in ("m", "v")}
+            if any(moment is None or moment.shape != parameter.shape for moment in tree[name].values()):
+                raise ValueError(f"the optimiser lacks the moments {list(parameter.shape)} of '{prefix}{name}'")
+        for name in ("step", "learning_rate"):
+            if f"{prefix}{name}" in flat:
+                tree[name] = flat.pop(f"{prefix}{name}")
+            if parameters and (name not in tree or tree[name].size != 1):
+                raise ValueError(f"the optimiser lacks the number '{prefix}{name}'")
+        trees[side] = tree
     if flat:
         raise ValueError(f"the optimiser has an array of nothing that is trained, '{min(flat)}'")
+    return trees

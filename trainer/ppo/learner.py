@@ -141,7 +141,7 @@ class Learner:
         "policy", "value" trains a critic with its own adapter beside the actor: each gradient is clipped by its own
         norm, and if one of them cannot be used, neither changes anything. critic_share: measure it, in a pass more.
         """
-        tokens, total = float(batch.mask.sum()), float(_weight(batch, settings))
+        tokens, total = float(batch.mask.sum()), float(settings.weight_of(batch))
         step: Step | None = None
         gradients: Trainables = {}
         for objective in objectives:
@@ -181,7 +181,7 @@ class Learner:
         `maths.aggregation_total` gives. Any split into ranks and micro-batches therefore gives the gradient of one big
         batch.
         """
-        weight = _weight(batch, settings)
+        weight = settings.weight_of(batch)
         mx.eval(weight)
         alone, order = self.ranks.alone, list[int]()
         share = [] if alone else self.ranks.dealt(batch.lengths())
@@ -262,11 +262,6 @@ def has_signal(batch: Experience) -> bool:
     deviation = math.sqrt(float(maths.masked_variance(advantages, batch.mask)))
     # NaN passes: its step will be skipped and reported.
     return not is_rounding_error(deviation, float(maths.root_mean_square(filled(batch.returns), batch.mask)))
-
-
-def _weight(batch: Experience, settings: LossSettings) -> mx.array:
-    """Return what the losses of a minibatch are divided by."""
-    return maths.aggregation_total(batch.mask, settings.ppo.loss_aggregation, settings.max_new_tokens)
 
 
 def _metrics(

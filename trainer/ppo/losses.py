@@ -42,6 +42,10 @@ class LossSettings(NamedTuple):
     value_unit: float = 1.0  # what a relative_value_clip of 1 is
     alternatives: int = 0  # likeliest tokens of each position, where a step measures scores
 
+    def weight_of(self, batch: Experience) -> mx.array:
+        """Return what the losses of a minibatch are divided by."""
+        return maths.aggregation_total(batch.mask, self.ppo.loss_aggregation, self.max_new_tokens)
+
     @property
     def kl_in_loss(self) -> float:
         """Coefficient of the KL in the loss; 0 if the penalty is in the rewards."""

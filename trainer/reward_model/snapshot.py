@@ -17,7 +17,7 @@ from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.errors import ConfigError, StorageError
 from trainer.files import FileFormat, read_json
-from trainer.fitting.gradients import check_all_used, optimizer_tree
+from trainer.fitting.gradients import optimizer_trees
 from trainer.models.adapters import (
     ADAPTER,
     ADAPTER_FILE,
@@ -144,8 +144,7 @@ def load_snapshot(folder: Path) -> RewardModelSnapshot:
         if card["untrained"]:
             Baseline(**card["untrained"])  # or TypeError
         parameters, optimizer = load_parameters(folder), read_arrays(folder / "optimizer.safetensors")
-        tree = optimizer_tree(optimizer, parameters)
-        check_all_used(optimizer)
+        tree = optimizer_trees(optimizer, {"": parameters})[""]
         best = read_arrays(folder / "best.safetensors") if state["best_report"] else None
         return RewardModelSnapshot(
             **{name: state[name] for name in _State.model_fields},

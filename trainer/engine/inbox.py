@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import re
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -127,6 +128,8 @@ class Inbox:
         self._seen: set[str] = set()  # requests that are still there: questions, and what cannot be removed
         with storage_error(f"cannot use '{path}' for requests", "fix the folder"):
             own_folder(path, mode=_PRIVATE_FOLDER)
+            if stat.S_IMODE(path.lstat().st_mode) != _PRIVATE_FOLDER:  # as in a copy of a run
+                path.chmod(_PRIVATE_FOLDER)
             answers = path / _ANSWERS
             for left in [*path.iterdir(), *(answers.iterdir() if is_folder(answers) else ())]:
                 if _OURS.fullmatch(left.name):

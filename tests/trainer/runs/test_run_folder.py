@@ -245,7 +245,7 @@ def test_files_of_a_run_are_private_to_its_owner_unless_shared(
     assert found == expected
 
 
-def test_an_older_run_becomes_private_when_resumed_and_public_on_request(tmp_path: Path) -> None:
+def test_a_run_that_others_may_read_becomes_private_when_resumed_and_public_on_request(tmp_path: Path) -> None:
     ppo(tmp_path, "ppo.iterations=1")
     root = tmp_path / "runs" / "a"
     for name in ("lock", "events.jsonl"):

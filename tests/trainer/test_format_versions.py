@@ -17,7 +17,7 @@ from runs_helper import record, tiny_config
 from trainer.config import load_config
 from trainer.config.fields import CONFIG_FORMAT
 from trainer.engine.training import train
-from trainer.errors import ConfigError, StorageError, UsageError
+from trainer.errors import ConfigError, StorageError
 from trainer.files import FileFormat
 from trainer.policy_checkpoint import load_checkpoint
 from trainer.reward_model.snapshot import load_snapshot, read_card
@@ -43,22 +43,20 @@ def test_a_file_without_a_version_is_damaged(content: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "error", "words"),
+    ("number", "words"),
     [
-        ("2", UsageError, r"configuration '.*config.toml' was written by a newer version \(schema 2, .*update"),
-        ("'1'", ConfigError, "schema = '1': must be a whole number from 1 to 1"),
-        ("0", ConfigError, "schema = 0: must be"),
+        ("2", r"config.toml: the file was written by a newer version \(schema 2, .*update"),
+        ("'1'", "schema = '1': must be a whole number from 1 to 1"),
+        ("0", "schema = 0: must be"),
     ],
 )
-def test_a_configuration_of_another_version_is_refused(
-    tmp_path: Path, number: str, error: type[Exception], words: str
-) -> None:
+def test_a_configuration_of_another_version_is_refused(tmp_path: Path, number: str, words: str) -> None:
     path = tmp_path / "config.toml"
     path.write_text(f"schema = {number}\n[ppo]\nkl_coef = 0.3\n")
-    with pytest.raises(error, match=words):
+    with pytest.raises(ConfigError, match=words):
         load_config(path)
     (problem,) = config_problems(tomllib.loads(path.read_text()))
-    assert re.search(words.removeprefix(r"configuration '.*config.toml' "), problem)
+    assert re.search(words.removeprefix("config.toml: "), problem)
 
 
 def change(checkpoint: Path, name: str, **values: Any) -> None:

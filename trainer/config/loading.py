@@ -12,7 +12,7 @@ import tomli_w
 from trainer.config.fields import CONFIG_FORMAT, Section
 from trainer.config.problems import Schema, short, validate_as
 from trainer.config.schema import Config
-from trainer.errors import ConfigError, StorageError, UsageError
+from trainer.errors import ConfigError, UsageError
 from trainer.files import DEEPEST, TOML_BYTES, parse_toml, read_regular
 
 PRESETS = Path(__file__).parent.parent / "presets"
@@ -38,28 +38,27 @@ def load_config_as(
     presets: Sequence[str] = (),
 ) -> Schema:
     """Load the configuration of any kind of run, as `load_config` does; presets: the preset names it accepts."""
-    path = PRESETS / f"{source}.toml" if str(source) in presets else Path(source)
+    content = read_source(PRESETS / f"{source}.toml" if str(source) in presets else Path(source), source, presets)
     try:
-        raw = parse_toml(read_regular(path, TOML_BYTES, given=True))
+        raw = parse_toml(content)
+    except ValueError as error:  # tomllib lets errors of int() and str.decode() through
+        raise ConfigError([f"not TOML: {error}"], str(source)) from None
+    own = schema.model_fields["kind"].default if "kind" in schema.model_fields else "ppo"
+    if isinstance(kind := raw.get("kind"), str) and kind != own:
+        raise UsageError(f"'{source}' configures a run of kind '{kind}', not '{own}': name another configuration")
+    return validate_as(schema, merged(raw, overrides or {}), str(source))
+
+
+def read_source(path: Path, source: str | Path, presets: Sequence[str] = ()) -> bytes:
+    """Return the content of `path`. Raises UsageError, which calls it `source` and names the `presets`."""
+    try:
+        return read_regular(path, TOML_BYTES, given=True)
     except FileNotFoundError:
         if not presets:
             raise UsageError(f"no file '{source}': name a configuration in TOML") from None
         raise UsageError(f"no preset or file '{source}': the presets are {', '.join(presets)}") from None
     except OSError as error:
         raise UsageError(f"cannot read configuration '{source}': {error.strerror}") from None
-    except ValueError as error:  # tomllib lets errors of int() and str.decode() through
-        raise ConfigError([f"not TOML: {error}"], str(source)) from None
-    try:
-        now = CONFIG_FORMAT.current(raw, f"configuration '{source}'")
-    except StorageError as error:
-        raise UsageError(str(error)) from None
-    except ValueError as error:
-        raise ConfigError([str(error)], str(source)) from None
-    del now[CONFIG_FORMAT.key]
-    own = schema.model_fields["kind"].default if "kind" in schema.model_fields else "ppo"
-    if isinstance(kind := now.get("kind"), str) and kind != own:
-        raise UsageError(f"'{source}' configures a run of kind '{kind}', not '{own}': name another configuration")
-    return validate_as(schema, merged(now, overrides or {}), str(source))
 
 
 def with_overrides(config: Schema, overrides: dict[str, Any]) -> Schema:

@@ -69,7 +69,7 @@ def located_problems(raw: dict[str, Any], schema: type[Section] = Config) -> lis
     try:
         CONFIG_FORMAT.current(raw, "the file")
     except (StorageError, ValueError) as error:
-        found.append(SettingProblem(CONFIG_FORMAT.key, str(error)))
+        return [SettingProblem(CONFIG_FORMAT.key, str(error))]
     try:
         config = schema.model_validate(raw)
     except ValidationError as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainer.config import PRESETS, Config, preset_names
+from trainer.config.loading import read_source
 from trainer.errors import StorageError, UsageError, cannot_write
 from trainer.files import TOML_BYTES, parse_toml, read_regular, whole_file
 
@@ -40,13 +41,9 @@ def read_text(path: Path, source: str) -> tuple[str, bytes]:
 
     Raises UsageError, which calls the file `source`.
     """
+    content = read_source(path, source, preset_names())
     try:
-        content = read_regular(path, TOML_BYTES, given=True)
         return content.decode("utf-8-sig").replace("\r\n", "\n"), content
-    except FileNotFoundError:
-        raise UsageError(f"no preset or file '{source}': the presets are {', '.join(preset_names())}") from None
-    except OSError as error:
-        raise UsageError(f"cannot read configuration '{source}': {error.strerror}") from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         byte = error.object[error.start]

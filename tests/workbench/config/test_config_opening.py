@@ -70,7 +70,7 @@ async def test_a_file_is_opened_over_unsaved_changes_after_one_question_and_no_f
         )
 
     async with workbench(pane="config") as (screen, pilot):
-        noted("read_regular")
+        noted("read_source")
         noted("whole_file")
         pane = screen.query_one(ConfigPane)
 

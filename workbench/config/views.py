@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Text
 from textual.content import Content
-from textual.highlight import highlight
+from textual.highlight import HighlightTheme, highlight
 from textual.widgets import TextArea
 from textual.widgets.text_area import Edit, EditResult
 
@@ -47,6 +47,12 @@ def cost_content(needed: Estimate | None, room: int, problems: int, width: int) 
     )
 
 
+class _Opaque(HighlightTheme):
+    """Textual's colours of code; those that are nearly opaque are so here, to be read in every theme."""
+
+    STYLES = {token: style.removesuffix(" 80%").removesuffix(" 90%") for token, style in HighlightTheme.STYLES.items()}
+
+
 class TomlView(TextArea):
     """TOML editor. typed: called with the text after each edit."""
 
@@ -77,7 +83,7 @@ class TomlView(TextArea):
         """Return a line with its colours; each control character becomes one symbol, so that columns stay."""
         safe = (c if c == "\t" else visible(c) for c in self.document.get_line(line_index))
         line = Text(end="", no_wrap=True)
-        code = highlight("".join(c if len(c) == 1 else "\ufffd" for c in safe), language="toml")
+        code = highlight("".join(c if len(c) == 1 else "\ufffd" for c in safe), language="toml", theme=_Opaque)
         for text, style, *_ in code.render(self.visual_style, end=""):
             # Without the background, which the line or the selection sets.
             ink = style.rich_style if style else Style.null()

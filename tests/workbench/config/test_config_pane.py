@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
+from colors import SPECS, contrast
 from config_app import opened
 from rich.cells import cell_len
+from textual.color import Color
 from waiting import until
 
 from workbench.config.document import ConfigDocument
@@ -17,6 +18,7 @@ from workbench.config.pane import ConfigPane
 from workbench.config.rows import ConfigRows, FieldRow, row_line, rows_of
 from workbench.config.views import TomlView
 from workbench.kit.dialog import AnswerScreen
+from workbench.kit.theming import shipped_themes
 
 pytestmark = pytest.mark.usefixtures("usual_quickstart")
 
@@ -271,14 +273,22 @@ async def test_an_error_in_the_toml_locks_the_form_until_it_is_fixed() -> None:
         assert not s.document.syntax_error
 
 
-async def test_toml_is_coloured_by_token() -> None:
-    async with opened(ConfigDocument('[ppo] # c\nclip = 1\n[data]\nsystem = "x"\nshuffle = ?\n'), (120, 40)) as s:
+async def test_toml_is_coloured_by_token_and_can_be_read_in_every_theme() -> None:
+    text = '[ppo] # c\nclip = 1\n[data]\nsystem = "x"\nshuffle = true\n'
+    async with opened(ConfigDocument(text), (120, 40)) as s:
         await s.press("t")
         view = s.app.query_one(TomlView)
-
-        def color(line: int, column: int) -> Any:
-            return view.get_line(line).get_style_at_offset(s.app.console, column).color
-
-        colors = [color(0, 7), color(1, 0), color(1, 7), color(3, 10)]
-        assert None not in colors
-        assert len(set(colors)) == len(colors)
+        for name, theme in shipped_themes().items():
+            if SPECS[name].ansi:
+                continue
+            s.app.register_theme(theme)
+            s.app.theme = name
+            await s.pilot.pause()
+            ground = view.background_colors[1]
+            colours = {
+                span.style.color  # type: ignore[union-attr]
+                for line in range(5)
+                for span in view.get_line(line).spans
+            }
+            assert min(contrast(Color.from_rich_color(colour), ground) for colour in colours if colour) >= 4.5, name
+            assert len(colours) >= 4

@@ -35,11 +35,6 @@ from workbench.run.run_on_disk import RunOnDisk
 from workbench.run.view import RunView
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def charts(app: Workbench) -> list[str]:
     """Return the names of the charts shown, from the left and then below."""
     titles = re.findall(r"held-out accuracy|training ·|calibration ·|rewards ·", app.screen_text)

@@ -17,11 +17,6 @@ from workbench.reward_model.pane import run_heading
 from workbench.reward_model.run_reader import RunReader
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture
 def held_run() -> Iterator[Run]:
     """Return a run that some process trains, here this one."""

@@ -19,11 +19,6 @@ from workbench.runs.new_configuration import Option, questions
 from workbench.runs.table import HomeChoices
 
 
-@pytest.fixture(autouse=True)
-def _settings_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path / "config"))
-
-
 def option(title: str, reward_models: tuple[Path, ...] = ()) -> Option:
     (found,) = [one for _, options in questions(reward_models) for one in options if one.title == title]
     return found

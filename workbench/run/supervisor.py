@@ -32,7 +32,7 @@ _LINGERS = 3.0  # seconds that a process may take after the end of its run
 class Found(NamedTuple):
     """News from a run's folder."""
 
-    run: TrainingThread | RunOnDisk
+    run: RunOnDisk
     events: list[Event]
     past: list[History]  # pieces of a long journal's past, newest first
 
@@ -57,7 +57,7 @@ class Supervisor:
         self._on_changed_data: Callable[[str], object] | None = None
         self.failure = ""  # why the trainer could not go on, for the user; empty while it can
         self._thread = run if isinstance(run, TrainingThread) else None  # while it is trained here
-        self._past = run if isinstance(run, RunOnDisk) else None  # the journal to be read further, backwards
+        self._past = run if isinstance(run, RunOnDisk) else None  # the folder to look into; for a run here, its past
         self._requested: Literal["", "pausing", "stopping", "aborting"] = ""  # and not done yet
         self._ended_at = -math.inf  # when the end of the run was read, on the monotonic clock
 
@@ -121,7 +121,7 @@ class Supervisor:
         *,
         preset: str = "run",
         resume: Path | None = None,
-        past: tuple[RunOnDisk, Found] | None = None,
+        past: Found | None = None,
         one_iteration: bool = False,
         accept_data: bool = False,
         on_changed_data: Callable[[str], object] | None = None,
@@ -143,7 +143,8 @@ class Supervisor:
         if config.ppo.kl_controller == "adaptive":
             self.view.kl_target = config.ppo.kl_target
         if resume is not None:  # show its journal, so that its charts do not start empty
-            self._past, found = past or self.opened(resume)
+            found = past or self.opened(resume)
+            self._past = found.run
             for event in found.events:
                 self.view.take(event)
             for chunk in found.past:
@@ -156,18 +157,18 @@ class Supervisor:
 
     def watch(self, folder: Path) -> None:
         """Show the run in `folder`, live or ended. Raises UsageError while another run trains here."""
-        self.show(*self.opened(folder))
+        self.show(self.opened(folder))
 
     @staticmethod
-    def opened(folder: Path) -> tuple[RunOnDisk, Found]:
+    def opened(folder: Path) -> Found:
         """Read the run in `folder` for `show`. May be called on any thread."""
         run = RunOnDisk(folder)
-        return run, _found(run, run)
+        return _found(run, run.take())
 
-    def show(self, run: RunOnDisk, found: Found) -> None:
+    def show(self, found: Found) -> None:
         """Show a run that was `opened`. Raises UsageError while another run trains here."""
         self.check_free()
-        self._attach(run)
+        self._attach(found.run)
         self.fold(found)
         self._ended_at = -math.inf
 
@@ -237,11 +238,14 @@ class Supervisor:
         if isinstance(self.run, RunOnDisk):
             self.run.close()
 
-    def take(self) -> bool:
-        """Fold the events of a run that trains here into the view; return whether there were any. Reads no file."""
+    def take(self, timeout: float = 0) -> bool:
+        """Fold the events of a run that trains here into the view; return whether there were any. Reads no file.
+
+        timeout: seconds to wait for the first of them.
+        """
         if (thread := self._thread) is None:
             return False
-        changed = self._fold(thread.take())
+        changed = self._fold(thread.take(timeout))
         if thread.finished:
             self._conclude(thread)
             changed = True
@@ -250,23 +254,24 @@ class Supervisor:
     @property
     def has_to_look(self) -> bool:
         """Return whether `look` may find something."""
-        return isinstance(self.run, RunOnDisk) or self._past is not None
+        return self._past is not None
 
     def look(self) -> Found | None:
         """Read what is new in the run's folder; the view stays as it is. May be called on any thread, one at a time."""
-        return None if self.run is None else _found(self.run, self._past)
+        run = self._past
+        return None if run is None else _found(run, run.take() if run is self.run else [])
 
     def fold(self, found: Found) -> bool:
         """Fold what `look` has found into the view; return whether anything changed."""
-        if found.run is not self.run:  # another run is shown since
+        if found.run is not self._past:  # another run is shown since
             return False
         self._fold(found.events)
         for chunk in found.past:
             self.view.history.prepend(chunk)
-        if isinstance(self.run, RunOnDisk):
-            self.view.problems = self.run.problems
+        if found.run is self.run:
+            self.view.problems = found.run.problems
             if any(isinstance(event, RunStarted) for event in found.events):
-                self.view.kl_target = self.run.kl_target
+                self.view.kl_target = found.run.kl_target
         elif not found.past:
             self._past = None
         return bool(found.events or found.past)
@@ -298,14 +303,9 @@ class Supervisor:
             self.run.send("abort")
 
     def wait(self) -> None:
-        """Block until the run that is trained here has ended or is `stuck`; of its events, the view takes the end."""
-        while self._thread is not None and not self.stuck:
-            if self._thread.finished:
-                self._conclude(self._thread)
-            else:
-                for event in self._thread.take(timeout=1.0):
-                    if isinstance(event, RunEnded):
-                        self.view.take(event)
+        """Block until the run that is trained here has ended or is `stuck`."""
+        while self.trains_here and not self.stuck:
+            self.take(timeout=1.0)
 
     def detach(self) -> str:
         """Continue the run that has just stopped here headless; return a message. Raises StorageError."""
@@ -342,9 +342,8 @@ class Supervisor:
             self.view.is_starting = False
 
 
-def _found(run: TrainingThread | RunOnDisk, past: RunOnDisk | None) -> Found:
-    events = run.take() if isinstance(run, RunOnDisk) else []
+def _found(run: RunOnDisk, events: list[Event]) -> Found:
     chunks: list[History] = []
-    while past is not None and len(chunks) < 2 and (chunk := past.earlier()) is not None:  # each reading is short
+    while len(chunks) < 2 and (chunk := run.earlier()) is not None:  # each reading is short
         chunks.append(chunk)
     return Found(run, events, chunks)

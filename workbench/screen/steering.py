@@ -19,7 +19,6 @@ from trainer.runs.listing import is_complete, summary_of
 from workbench.config.document import ConfigDocument
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.labelling.plans import labelling_material
-from workbench.run.run_on_disk import RunOnDisk
 from workbench.run.sentences import title, urgent_first
 from workbench.run.supervisor import Found, Request
 from workbench.runs.new_configuration import ask_for_settings
@@ -103,7 +102,7 @@ class Steering:
     async def follow(self, folder: Path) -> None:
         """Show the run on the screen from `folder`, to which it was moved; the configuration on the screen stays."""
         if (opened := await self._opened(folder)) is not None:
-            self._panes.attempt(lambda: self._supervisor.show(*opened), about="start")
+            self._panes.attempt(lambda: self._supervisor.show(opened), about="start")
 
     async def may_discard(self) -> bool:
         """Return whether the configuration on the screen has no unsaved changes, or the user saves or discards them."""
@@ -246,15 +245,15 @@ class Steering:
         if (opened := await self._opened(folder)) is None:
             return
         document = await panes.tried(asyncio.to_thread(ConfigDocument.of_run, folder), "configuration")
-        live = opened[0].live  # it is controlled through its configuration
+        live = opened.run.live  # it is controlled through its configuration
         if live and not await self.may_discard():
             return
-        if panes.attempt(lambda: self._supervisor.show(*opened), about="start"):
+        if panes.attempt(lambda: self._supervisor.show(opened), about="start"):
             panes.go_to("training")
             if document is not None and (live or await self.may_discard()):
                 self._config.show_document(document)
 
-    async def _opened(self, folder: Path) -> tuple[RunOnDisk, Found] | None:
+    async def _opened(self, folder: Path) -> Found | None:
         return await self._panes.tried(asyncio.to_thread(self._supervisor.opened, folder), "start")
 
     async def open_configuration(self, read: Callable[[], ConfigDocument], pane: str = "") -> None:

@@ -42,8 +42,7 @@ class QueueContext:
 
     path: of the store. served: keys of the comparisons that are already in the session. ask: asks the model of the
     plan's run; None if there is no model to ask. score: None if nothing can score. Both are called on the queues' own
-    threads. check: called between small steps; an error that it raises ends the drawing. wake: called on any thread
-    when an awaited result is there. Every look-up may raise StorageError.
+    threads. wake: called on any thread when an awaited result is there. Every look-up may raise StorageError.
     """
 
     labeller: str
@@ -51,7 +50,6 @@ class QueueContext:
     served: set[str] = field(default_factory=set)
     ask: Ask | None = None
     score: Score | None = None
-    check: Callable[[], None] = lambda: None
     wake: Callable[[], None] = lambda: None
     opened: PreferenceStore | None = None
 

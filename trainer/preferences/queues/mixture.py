@@ -93,8 +93,7 @@ class Mixture:
     newest. The sides of a comparison that was not shown before depend only on the plan's seed, the labeller and the
     comparison, so they are the same when a session is continued.
 
-    The caller applies the plan's limit. Raises StorageError if the store cannot be read, and whatever `context.check`
-    raises.
+    The caller applies the plan's limit. Raises StorageError if the store cannot be read.
     """
 
     def __init__(self, plan: SessionPlan, context: QueueContext) -> None:
@@ -191,7 +190,6 @@ class Mixture:
     def _new(self, queue: OpenQueue, comparisons: Iterator[Drawn]) -> Drawn | None:
         """Return the next comparison of a queue that is new, or a Wait; None if there is none."""
         for _ in range(_SKIPPED):
-            self._context.check()
             drawn = next(comparisons, None)
             if not isinstance(drawn, Comparison):
                 return drawn

@@ -20,7 +20,7 @@ from trainer.config import load_config
 from trainer.data import load_prompts
 from trainer.errors import DataError, ModelError, StorageError, TrainerError, UsageError, one_line
 from trainer.preferences.formats.columns import plain
-from trainer.preferences.queues import Ask, Drawn, OpenQueue, QueueContext, Score, Wait, awaited, in_background
+from trainer.preferences.queues import Ask, Drawn, OpenQueue, Score, Wait, awaited, in_background
 from trainer.preferences.records import Comparison, Messages, Origin, Text, as_messages
 from trainer.preferences.rows import text
 from trainer.questions import Question, Writer
@@ -163,7 +163,6 @@ def checkpoint_of(folder: RunFolder, trained: int) -> str:
 def newest_first(
     iterations: SampledIterations,
     parts: Callable[[list[PromptSamples]], Iterator[T]],
-    context: QueueContext,
     *,
     follow: bool = True,
 ) -> Iterator[T | Wait]:
@@ -173,7 +172,6 @@ def newest_first(
     """
     begun: dict[int, Iterator[T]] = {}
     while True:
-        context.check()
         newest = iterations.newest()
         if newest is None:
             if not follow or iterations.are_over():
@@ -198,13 +196,12 @@ def samples(queue: OpenQueue) -> Iterator[Drawn]:
     """
     iterations = SampledIterations(queue)
     while (each := iterations.pairs_each()) is None:
-        queue.context.check()
         if iterations.are_over():
             return  # none could be read, which was reported
         yield iterations.wait()
     if each:
         queue.total = lambda: each * iterations.found
-        yield from newest_first(iterations, partial(sampled_pairs, rng=queue.rng), queue.context)
+        yield from newest_first(iterations, partial(sampled_pairs, rng=queue.rng))
     elif queue.context.ask is None:
         raise UsageError(_ONE_SAMPLE.format(iterations.folder.name))
     else:
@@ -312,7 +309,7 @@ def _prompts(queue: OpenQueue) -> Iterator[PromptSamples | Wait]:
             yield from in_random_order([PromptSamples(row.prompt, None, row.columns) for row in rows])
             continue
         found = False
-        for prompt in newest_first(iterations, in_random_order, queue.context, follow=False):
+        for prompt in newest_first(iterations, in_random_order, follow=False):
             found = True
             yield prompt
 
@@ -372,7 +369,6 @@ def uncertain(queue: OpenQueue) -> Iterator[Drawn]:
         return None
 
     while True:
-        context.check()
         if scoring is not None and scoring.done():
             in_order = sorted([*in_order, *scoring.result()], key=lambda one: -one[0])
             scoring = None
@@ -381,7 +377,6 @@ def uncertain(queue: OpenQueue) -> Iterator[Drawn]:
             found: list[Comparison] = []
             completions = 0
             while completions < _COMPLETIONS and (place := iterations.newest()) is not None:
-                context.check()
                 prompts = iterations.read(place)
                 iterations.left.remove(place)
                 completions += sum(len(one.samples) for one in prompts)

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from label_runs import Drawing, answering, of_run, pair_rows, plan, run_folder
 
-from trainer.errors import Interrupted
 from trainer.preferences.records import Comparison, Item, Judgement, Origin, Preference, QueuePlan
 from trainer.preferences.store import PreferenceStore
 
@@ -214,14 +213,6 @@ def test_an_empty_queue_is_left_out_and_reported_and_the_others_continue(tmp_pat
         "needs a reward model: name one",
     ):
         assert words in reported
-
-
-def test_an_error_of_the_check_ends_the_drawing(tmp_path: Path, store: Path) -> None:
-    def closed() -> None:
-        raise Interrupted("closed", save=False)
-
-    with pytest.raises(Interrupted):
-        Drawing(plan(of_run("samples", run_folder(tmp_path / "run"))), store, check=closed).mixture.draw()
 
 
 def test_every_order_of_more_completions_is_as_likely(tmp_path: Path, store: Path) -> None:

@@ -207,13 +207,6 @@ def test_a_quantised_backbone_scores_nearly_the_same_in_less_memory(tmp_path: Pa
     assert np.isfinite(scores(model, SEQUENCES)).all()
 
 
-def test_weights_quantised_on_a_cpu_are_held_unpacked(tmp_path: Path) -> None:
-    folder = make_checkpoint(tmp_path / "model")
-    model = load_backbone(BackboneConfig(path=str(folder), quantize="4-bit"))
-    packed = any(isinstance(module, nn.QuantizedLinear) for module in model.backbone.modules())
-    assert (model.quantize, packed) == ("4-bit", mx.default_device() == mx.Device(mx.gpu))
-
-
 def test_quantising_on_a_cpu_causes_a_warning_and_is_off_by_default() -> None:
     assert quantize_warning(BackboneConfig()) == ""
     if mx.default_device() == mx.Device(mx.cpu):

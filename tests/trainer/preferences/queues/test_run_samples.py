@@ -82,9 +82,13 @@ def test_a_long_run_is_read_no_further_than_needed(
 
 
 def test_new_samples_of_a_live_run_go_first_and_are_waited_for(tmp_path: Path, store: Path) -> None:
-    run = run_folder(tmp_path / "run", iterations=2, prompts=2)
+    run = run_folder(tmp_path / "run", iterations=0)
     drawing = Drawing(plan(of_run("samples", run)), store)
     with run.lock():
+        assert drawing.mixture.draw() is None
+        assert drawing.mixture.waiting == "waiting for the samples of iteration 1"
+        for iteration in (1, 2):
+            add_samples(run, iteration, prompts=2)
         first = drawing.mixture.draw()
         add_samples(run, 3, prompts=2)
         assert first is not None
@@ -99,16 +103,6 @@ def test_new_samples_of_a_live_run_go_first_and_are_waited_for(tmp_path: Path, s
         add_samples(run, 6, prompts=1)
     assert iterations(drawing) == [6], "the last ones, though the run has ended meanwhile"
     assert drawing.mixture.exhausted
-
-
-def test_the_first_samples_of_a_run_are_waited_for(tmp_path: Path, store: Path) -> None:
-    run = run_folder(tmp_path / "run", iterations=0)
-    drawing = Drawing(plan(of_run("samples", run)), store)
-    with run.lock():
-        assert drawing.mixture.draw() is None
-        assert drawing.mixture.waiting == "waiting for the samples of iteration 1"
-        add_samples(run, 1, prompts=1)
-        assert drawing.mixture.draw() is not None
 
 
 def test_a_live_run_that_keeps_no_samples_is_not_waited_for(tmp_path: Path, store: Path) -> None:

@@ -226,7 +226,8 @@ class Panes:
 
     def ask(self, flow: Coroutine[None, None, object]) -> None:
         """Run a flow of reading and dialogs; a newer one takes the place of one that is still reading."""
-        self.screen.run_worker(flow, group="dialog", exclusive=True)
+        no_dialog = self.app.screen is self.screen  # the flow of an open dialog waits for its answer
+        self.screen.run_worker(flow, group="dialog", exclusive=no_dialog)
 
     def attempt(self, action: Callable[[], None], *, about: str) -> bool:
         """Call `action` and settle errors about it; return False if it fails: the banner shows why."""

@@ -60,6 +60,22 @@ async def test_what_fails_is_said_until_it_succeeds() -> None:
         await until(pilot, lambda: "No trained reward model yet; t in Label trains one" in str(banner.render()))
 
 
+async def test_a_question_that_comes_up_over_another_leaves_both_to_be_answered() -> None:
+    async with workbench(size=(80, 24)) as (screen, pilot):
+        app, answers = screen.app, list[tuple[str, bool | None]]()
+
+        async def ask(name: str) -> None:
+            answers.append((name, await app.push_screen_wait(ConfirmScreen(name))))
+
+        for name in ("one", "two"):
+            screen.panes.ask(ask(name))
+            await until(pilot, lambda name=name: name in screen_text(app.screen))  # type: ignore[misc]
+        for key, left in (("y", 1), ("n", 0)):
+            await pilot.press(key)
+            await until(pilot, lambda left=left: len(app.screen_stack) == 2 + left)  # type: ignore[misc]
+        assert answers == [("two", True), ("one", False)]
+
+
 async def test_why_the_training_of_a_reward_model_failed_stays_in_the_log() -> None:
     async with workbench(size=(80, 24)) as (screen, pilot):
         screen.panes.say("labels-0001: failed: no room", about="training")

@@ -28,12 +28,12 @@ async def test_files_are_found_on_the_thread_of_the_screen_only(tmp_path: Path) 
 
 
 async def test_a_pane_that_reads_a_file_on_it_fails_each_test_of_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LogPane, "action_filter", partial(unused, Path("a.txt")))
+    monkeypatch.setattr(LogPane, "action_filter", partial(path_problem, "a.txt"))
 
     async def search_the_log() -> None:
         async with workbench(pane="log") as (_, pilot):
             await pilot.press("slash")
             await settle(pilot)
 
-    with pytest.raises(AssertionError, match=r"files.py:unused, stat"):
+    with pytest.raises(AssertionError, match=r"saving.py:path_problem, stat"):
         await search_the_log()

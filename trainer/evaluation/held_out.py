@@ -26,7 +26,7 @@ from trainer.evaluation.intervals import (
     share_interval,
     win_shares,
 )
-from trainer.events import Evaluation, Progress, plain
+from trainer.events import Evaluation, Progress
 from trainer.ppo import steps
 from trainer.ppo.loop import PPO
 from trainer.reward_types import Reward, TrainerState
@@ -92,11 +92,6 @@ class EvaluationReport:
     pairs: int
     best_of: list[BestOfN]
     critic: dict[str, Interval]  # explained_variance and error, on unseen rollouts; empty without a critic
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values; numbers that are not finite become None, since JSON lacks them."""
-        values: dict[str, Any] = plain(self)
-        return values
 
 
 class ReferenceBaseline:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from trainer.events import Event, PhaseProgress
+from trainer.events import Event, PhaseProgress, plain
 from trainer.plurals import counted
 from trainer.runs.folder import open_run
 from workbench.cli.config import runs_dir
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         report, warnings = evaluate_checkpoint(folder, path, options, emit, trust=trusted_code().check)
     for warning in [*damaged, *warnings]:
         output.warning(warning)
-    output.data(json.dumps(report.as_dict(), allow_nan=False) if args.json else "\n".join(report_lines(report)))
+    output.data(json.dumps(plain(report), allow_nan=False) if args.json else "\n".join(report_lines(report)))
     return 0
 
 

@@ -28,7 +28,7 @@ from workbench.samples.ask_screen import AskScreen
 from workbench.samples.prompt_history import PromptHistoryScreen
 from workbench.screen.dialogs import Plan, QuitScreen, RunQuestion, TrustScreen, UnsavedScreen
 from workbench.training.alarms import AlarmScreen, FixScreen
-from workbench.training.metric_choice import ChooseMetricsScreen
+from workbench.training.pane import ChooseMetricsScreen
 
 
 def no_labels(*_: object) -> Future[list[Any]]:

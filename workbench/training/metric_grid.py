@@ -7,10 +7,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from trainer.runs.listing import PPO
 from workbench.kit.axes import Axis, Window, moving_average, number_text, scale_of, tick_texts
 from workbench.kit.glyphs import bar
-from workbench.run.history import Bucket
-from workbench.run.metrics import Metric
+from workbench.run.history import Bucket, History
+from workbench.run.metrics import MAIN, METRICS_OF_KIND, Metric
+from workbench.run.view import RunView
 from workbench.text import MISSING, Line, line_of, plain
 
 LIMIT = "┄"
@@ -50,6 +52,30 @@ class Reading(NamedTuple):
 
     value: float
     change: float
+
+
+def metrics_of(view: RunView, chosen: Sequence[Metric]) -> tuple[Metric, ...]:
+    """Return the metrics to show: of a PPO run the informative ones of `chosen`, of other kinds all informative ones.
+
+    Those that have a large chart come first. The KL has its target as threshold. All of `chosen` are shown before the
+    first iteration, or if none is informative.
+    """
+    history, first = view.history, MAIN[view.history.kind]
+    if history.kind != PPO:
+        shown = tuple(metric for metric in METRICS_OF_KIND[history.kind] if is_informative(history, metric))
+    else:
+        shown = tuple(metric for metric in chosen if is_informative(history, metric)) or tuple(chosen)
+        if (target := view.kl_target) is not None and target > 0:
+            shown = tuple(m._replace(threshold=target, aimed=True) if m.field == "kl" else m for m in shown)
+    return tuple(sorted(shown, key=lambda m: first.index(m.field) if m.field in first else len(first)))
+
+
+def is_informative(history: History, metric: Metric) -> bool:
+    """Return whether the run records `metric` and it changes, as far as it is shown only then."""
+    if not len(history) or not (metric.optional or metric.if_varied):
+        return True
+    low, high = history.range_of(metric.field)
+    return not math.isnan(low) and not (metric.if_varied and low == high)
 
 
 def cell_shape(charted: Charted, metrics: Sequence[Metric], width: int, height: int) -> CellShape:

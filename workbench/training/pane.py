@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from textwrap import wrap
@@ -11,14 +11,17 @@ from typing import ClassVar, Literal
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container
+from textual.containers import Container, Vertical
+from textual.content import Content
 from textual.events import Resize
 from textual.message import Message
 from textual.widgets import Static
+from textual.widgets.selection_list import Selection
 
 from trainer.plurals import counted
 from trainer.runs.listing import PPO
 from workbench.kit.axes import number_text, window_of, window_over
+from workbench.kit.dialog import ChoiceList, Dialog
 from workbench.kit.drawing import OVERLAYS
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
@@ -28,8 +31,7 @@ from workbench.run.sentences import in_brief, level_sign, rank_texts, urgent_fir
 from workbench.run.view import Mark, RunView
 from workbench.text import Line
 from workbench.training.alarms import alarm_lines
-from workbench.training.metric_choice import ChooseMetricsScreen, is_informative, metrics_of
-from workbench.training.metric_grid import Charted, reading_at
+from workbench.training.metric_grid import Charted, is_informative, metrics_of, reading_at
 from workbench.training.overview import DrawnBy, Layout, Overview, Shown, histogram, layout, overview
 from workbench.training.score_against_kl import curve_of, point_at, point_text, score_against_kl
 from workbench.training.timeline import Timeline
@@ -39,6 +41,32 @@ _ALARMS_FROM = 18  # lines of a pane that shows more than one alarm
 _SPANS = tuple(factor * 10**power for power in range(1, 7) for factor in (1, 2, 5) if factor * 10**power >= 50)
 _STRIDE = 10  # iterations of a long step
 _ALL = 10**9
+
+
+class ChooseMetricsScreen(Dialog[tuple[str, ...]]):
+    """Dialog that returns the fields of the metrics to show, in the order of the table; empty for the default ones."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "close", "close", id="metrics.close", tooltip="Show the chosen metrics"),
+    ]
+
+    def __init__(self, shown: Collection[str]) -> None:
+        super().__init__()
+        self._shown = shown
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static("Metrics to show", markup=False, classes="question")
+            yield ChoiceList(
+                *(Selection(Content(metric.label), metric.field, metric.field in self._shown) for metric in METRICS)
+            )
+            hidden = "Metrics that this run does not record, or that never change, are hidden."
+            keys = self.hint(("space", "shows or hides one"), ("metrics.close", "closes"))
+            yield Static(Content.assemble(hidden, "\n", keys), classes="detail")
+
+    def action_close(self) -> None:
+        chosen = set(self.query_one(ChoiceList).selected)
+        self.dismiss(tuple(metric.field for metric in METRICS if metric.field in chosen))
 
 
 class TrainingPane(Pane):

@@ -52,34 +52,28 @@ async def test_the_help_describes_the_setting_under_the_cursor() -> None:
         assert "Estimator of the KL in the penalty." in s.text()
 
 
-async def test_problems_are_listed_and_can_be_jumped_to(tmp_path: Path) -> None:
+async def test_problems_are_listed_lead_to_their_settings_and_go_when_they_are_fixed(tmp_path: Path) -> None:
     path = tmp_path / "broken.toml"
     path.write_text("[optim]\npolicy_lr = 7\n[ppo]\nkl = 3\n")
     async with opened(str(path)) as s:
         assert "✖ optim.policy_lr = 7: must be at most 1" in s.text()
         assert "unknown key 'ppo.kl'" in s.text()
-        keys = []
+        view, keys = s.app.query_one(TomlView), []
         for key in ("e", "ctrl+n"):  # e is a letter in the TOML
             await s.press(key)
-            view = s.app.query_one(TomlView)
             row = s.app.query_one(ConfigRows).selected
             keys.append(f"line {view.cursor_location[0] + 1}" if view.display else row and row.key)
         assert keys == ["line 4", "optim.policy_lr"]
-
-
-async def test_choosing_a_problem_jumps_to_it_and_fixing_it_removes_it() -> None:
-    document = ConfigDocument("[ppo]\nminibatches = 3\n[run]\ndir = ''\n")
-    async with opened(document) as s:
         problems = s.app.query_one(OptionList)
-        assert problems.option_count == 2
+        document = ConfigDocument("[ppo]\nminibatches = 3\n[run]\ndir = ''\n")
+        s.pane.show_document(document)
+        await s.pilot.pause()
         problems.focus()
         await s.press("home", "enter")
         row = s.app.query_one(ConfigRows).selected
         assert row is not None
         assert row.key == document.problems[0].key
-        document_keys = {problem.key for problem in document.problems}
-        assert document_keys == {"run.dir", "ppo.minibatches"}
-        for key in document_keys:
+        for key in ("run.dir", "ppo.minibatches"):
             await s.go_to(key)
             await s.press("backspace")
         assert not problems.display

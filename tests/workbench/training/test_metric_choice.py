@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from workbench.kit.dialog import ChoiceList
 from workbench.kit.theming import ALL_STYLES, ThemedApp
-from workbench.training.metric_choice import ChooseMetricsScreen
+from workbench.training.pane import ChooseMetricsScreen
 
 
 class Host(ThemedApp[None]):

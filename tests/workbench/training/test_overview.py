@@ -14,8 +14,7 @@ from training_bench import dpo_view, view_of
 from workbench.kit.axes import window_of
 from workbench.run.metrics import DEFAULT
 from workbench.run.view import RunView
-from workbench.training.metric_choice import metrics_of
-from workbench.training.metric_grid import Charted
+from workbench.training.metric_grid import Charted, metrics_of
 from workbench.training.overview import Shown, histogram, layout, overview, time_line
 
 BARS, EIGHTHS = " ▁▂▃▄▅▆▇█", " ▏▎▍▌▋▊▉█"

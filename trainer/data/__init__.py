@@ -127,7 +127,7 @@ class EncodedPrompts(NamedTuple):
 def encode_prompts(rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig) -> EncodedPrompts:
     """Render and tokenise `rows` with `tokenizer`, mlx-lm's wrapper or one of transformers.
 
-    Messages go through the chat template (`templates.rendered`); strings do so if `chat = "always"`. A template brings
+    Messages go through the chat template (`encoding.rendered`); strings do so if `chat = "always"`. A template brings
     its own special tokens. Plain text gets those that the tokenizer adds by default, except an end token, because the
     model continues the text.
 

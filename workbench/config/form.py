@@ -74,7 +74,8 @@ class FieldEditor(Input):
         self.post_message(self.Cancelled())
 
     def on_blur(self) -> None:
-        self.action_leave()
+        if self.app.app_focus:  # not when the user looks something up in another window
+            self.action_leave()
 
 
 class PathSuggester(Suggester):

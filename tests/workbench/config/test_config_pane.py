@@ -77,6 +77,10 @@ async def test_a_number_is_edited_in_place_and_escape_leaves_it() -> None:
         line = s.text().split("\n")[editor.region.y]
         assert "kl_coef" in line[: editor.region.x]
         await s.write("0.2")
+        s.app.app_focus = False  # a look at another window
+        await s.pilot.pause()
+        s.app.app_focus = True
+        await until(s.pilot, lambda: s.app.focused is editor)
         await s.press("enter")
         assert s.document.get("ppo.kl_coef") == 0.2
         assert "was 0.05  0.2 score per nat" in s.row("kl_coef")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from scripted_run import alarm, ended, evaluation, iteration, started
-from textual.widgets import SelectionList
 from training_bench import Bench, opened, shown, view_of
 
 from trainer.events import Alert, CheckpointSaved, StateChanged
+from workbench.kit.dialog import ChoiceList
 from workbench.run.metrics import DEFAULT
 from workbench.run.view import RunView
 from workbench.training.overview import Overview
@@ -125,8 +125,18 @@ async def test_metrics_are_chosen_in_a_list_and_kept_in_a_property():
         pane = await opened(pilot, view_of(20, repetition=0.35, length_correlation=0.5, advantage_std=1.25))
         assert "repetition" not in await shown(pilot)
         await pilot.press("v")
-        assert isinstance(pilot.app.focused, SelectionList)
-        await pilot.press("space", "down", "space", "escape")
+        listed = pilot.app.focused
+        assert isinstance(listed, ChoiceList)
+
+        def marked() -> list[str]:
+            """Return what is chosen, as it can be told without colour."""
+            lines = [listed.render_line(y).text.split("▌") for y in range(listed.size.height)]
+            return [line[1].strip() for line in lines if "X" in line[0]]
+
+        assert marked()[:3] == ["score", "reward", "held-out score"]
+        await pilot.press("space", "down", "space")
+        assert marked()[:2] == ["held-out score", "win rate"]
+        await pilot.press("escape")
         assert pane.metrics_shown == tuple(metric.field for metric in DEFAULT[2:])
         assert "reward" not in await shown(pilot)
         assert pane.border_subtitle == "2 metrics hidden · v"

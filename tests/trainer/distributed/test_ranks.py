@@ -138,7 +138,7 @@ class FirstOfTwo(Ranks):
 
     def __init__(self) -> None:
         super().__init__()
-        self.size = 2
+        self.size, self.alone = 2, False
         self.order: list[Any] = []
 
     def send(self, do: str, **values: Any) -> None:

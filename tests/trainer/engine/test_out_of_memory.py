@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
+from dpo_helper import dpo_config
+from preference_samples import labelled, reward_config
 from reward_model_runs import train_tiny
 from runs_helper import Killed, Recorder, comparable, outcome, record, tiny_config, within
 
@@ -16,13 +19,16 @@ from trainer.engine.training import train
 from trainer.errors import OutOfMemoryError
 from trainer.events import (
     Alert,
+    DPOStep,
     Evaluation,
     Event,
     Iteration,
+    RewardModelStep,
     RunEnded,
     RunStarted,
     SettingChanged,
 )
+from trainer.files import read_toml
 from trainer.fitting import phases
 from trainer.memory.estimate import changed, footprint_of
 from trainer.memory.shape import shape_of
@@ -103,6 +109,24 @@ def test_steps_taken_before_the_failure_are_taken_back(tmp_path: Path) -> None:
     set_live(tmp_path, "optim.micro_batch_tokens", 32, *settings)
     kinds = (Iteration, Evaluation, SettingChanged)
     assert outcome(tmp_path / "runs" / "a", kinds) == outcome(tmp_path / "runs" / "b", kinds)
+
+
+@pytest.mark.parametrize(("configure", "step"), [(reward_config, RewardModelStep), (dpo_config, DPOStep)])
+def test_a_step_on_comparisons_is_repeated_in_smaller_parts(configure: Any, step: type[Event], tmp_path: Path) -> None:
+    tiny_config(tmp_path)
+    left = []
+    for name, watch in (("a", fails("update", 2)), ("b", lambda event: None)):
+        left.append(Recorder(watch))  # type: ignore[arg-type]
+        config = configure(tmp_path, f"run.name={name}", "train.epochs=2")
+        train(config, preferences=labelled(24), sinks=[left[-1]])
+    healed_, plain = left
+    for mine, other in zip(healed_.of(step), plain.of(step), strict=True):
+        assert mine.loss == pytest.approx(other.loss, abs=1e-4)
+    (change,) = healed_.of(SettingChanged)
+    assert (change.iteration, change.key) == (2, "optim.micro_batch_tokens")
+    saved = read_toml(tmp_path / "runs" / "a" / "config.toml")
+    assert saved["optim"]["micro_batch_tokens"] == change.value < change.old
+    assert [alert.code for alert in healed_.of(Alert)].count("out_of_memory") == 1
 
 
 def test_generation_continues_with_half_the_responses_at_a_time(tmp_path: Path) -> None:

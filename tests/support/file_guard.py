@@ -18,6 +18,7 @@ _TESTS = f"{Path(__file__).parents[1]}{os.sep}"
 _EVENTS = {"open", "sqlite3.connect", "fcntl.flock", "subprocess.Popen"}
 _EXCUSED = ("<frozen importlib", "linecache.py", "/textual/css/")
 """Imports, lines of source for a traceback, and stylesheets, all read once."""
+_PASSING_ON = {"ThemedApp.on_event"}  # of each event, to what handles it
 _ALLOWED = {
     "workbench/system/output.py:log_bug": "a bug is on disk before anything else can go wrong",
 }
@@ -81,7 +82,8 @@ def _note(what: str) -> None:
         name = caller.f_code.co_filename
         if any(excused in name for excused in _EXCUSED) or name.startswith(_TESTS):
             return
-        if name.startswith(_SOURCES[0] if place else _SOURCES) and not place.startswith("workbench"):
+        is_ours = name.startswith(_SOURCES[0] if place else _SOURCES) and caller.f_code.co_qualname not in _PASSING_ON
+        if is_ours and not place.startswith("workbench"):
             place = f"{Path(name).relative_to(Path(_SOURCES[0]).parent)}:{caller.f_code.co_qualname}, {what}"
         caller = caller.f_back
     if place and place.partition(",")[0] not in _ALLOWED and place not in _found:

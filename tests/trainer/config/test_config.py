@@ -324,6 +324,11 @@ def test_all_problems_are_reported_together_and_each_once() -> None:
         assert sum(problem.startswith(start) for problem in problems) == 1, start
 
 
+def test_no_more_than_fifty_problems_are_reported() -> None:
+    problems = config_problems({"ppo": {f"unknown{number}": 1 for number in range(60)}})
+    assert (len(problems), problems[-1]) == (51, "and 10 more: fix these first")
+
+
 def test_the_error_carries_every_problem_and_the_name_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "my.toml"
     path.write_text("[ppo]\nepochs = 0\nclip = -1\n")

@@ -274,6 +274,7 @@ def test_the_comments_of_a_preset_are_not_saved_under_other_settings(tmp_path: P
     document.set("model.revision", "#1")
     save(document, tmp_path / "own.toml")
     saved = (tmp_path / "own.toml").read_text()
+    assert saved.startswith("# Made from the preset quickstart.\n\n[model]\n"), "no line is left empty"
     assert re.findall("#.*", saved) == ["# Made from the preset quickstart.", '#1"', "# mine"]
     assert load_config(tmp_path / "own.toml") == document.config
     assert not document.dirty

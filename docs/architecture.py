@@ -25,7 +25,6 @@ EVERYWHERE = {
     "trainer.maths",
     "trainer.questions",
     "trainer.reward_types",
-    "trainer.plurals",
 }
 
 

@@ -130,3 +130,8 @@ def one_line(error: BaseException, most: int = 10_000) -> str:
 def shortened(text: str, most: int = 60) -> str:
     """Cut `text` to `most` characters for a message; an ellipsis shows the cut."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return `count` with its noun: 1 label, 2 labels, 12,000 labels. plural: where it is not the noun with an s."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"

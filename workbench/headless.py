@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from trainer.errors import counted
 from trainer.events import (
     Alarm,
     Alert,
@@ -27,7 +28,6 @@ from trainer.events import (
     RunStarted,
     SettingChanged,
 )
-from trainer.plurals import counted
 from trainer.runs.listing import PPO
 from workbench.kit.glyphs import sparkline
 from workbench.numbers import duration, gigabytes, number, score_text

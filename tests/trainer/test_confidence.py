@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainer.confidence import wilson_interval
-from trainer.plurals import counted
+from trainer.errors import counted
 
 
 @pytest.mark.parametrize(

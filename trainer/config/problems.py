@@ -12,8 +12,7 @@ from pydantic import BaseModel, ValidationError
 from trainer.config.fields import CONFIG_FORMAT, PATTERNS, FileSection, Section
 from trainer.config.reward_sources import SOURCES
 from trainer.config.schema import Config
-from trainer.errors import ConfigError, StorageError
-from trainer.plurals import counted
+from trainer.errors import ConfigError, StorageError, counted
 
 _RULES = {  # pydantic's error types, in our words
     "greater_than_equal": "must be at least {ge}",

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 from trainer.config import Config, config_warnings, load_config, parse_overrides, resolve_paths, with_later_seed
 from trainer.config.fields import PATTERNS, RUN_NAME
 from trainer.config.loading import differences, with_overrides
-from trainer.errors import UsageError
+from trainer.errors import UsageError, counted
 from trainer.events import BranchedFrom, Event, RunStarted, SettingChanged, plain
 from trainer.files import read_json
-from trainer.plurals import counted
 from trainer.runs.branch_folder import checkpoint_at, create_branch, identity, name_in_use, start_of
 from trainer.runs.checkpoint_files import STATE, checkpoints, iteration_of
 from trainer.runs.folder import TRASH, RunFolder, read_config, run_folders

@@ -17,7 +17,7 @@ from trainer.config.loading import load_config_as
 from trainer.config.schema import RewardConfig
 from trainer.data import Prompt, column_names, load_prompts
 from trainer.engine.ppo import changed_since, run_prompts
-from trainer.errors import DataError, StorageError, UsageError
+from trainer.errors import DataError, StorageError, UsageError, counted
 from trainer.evaluation.held_out import BestOfN, EvaluationReport, Measured, ReferenceBaseline, Scores, measure
 from trainer.evaluation.intervals import (
     best_of_kl,
@@ -33,7 +33,6 @@ from trainer.files import read_regular
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.pairs.comparisons import load_preferences, policy_comparisons
-from trainer.plurals import counted
 from trainer.policy_checkpoint import Snapshot, load_checkpoint
 from trainer.ppo.loop import PPO
 from trainer.rewards import Trust, build_run_rewards, load_functions

@@ -10,7 +10,7 @@ from trainer.arrays import Purpose, key_for
 from trainer.config.dpo import DPOConfig, as_ppo
 from trainer.dpo import DPOLearner, evaluate_pairs
 from trainer.engine.trainable import StepTraining
-from trainer.errors import storage_error
+from trainer.errors import counted, storage_error
 from trainer.evaluation.held_out import ReferenceBaseline, evaluate
 from trainer.events import DPOStep
 from trainer.files import read_regular
@@ -20,7 +20,6 @@ from trainer.models.backbone import LoadedModel, LoadedTokenizer
 from trainer.models.trunk import check_grad_checkpoint
 from trainer.pairs.comparisons import Comparisons, load_material, policy_comparisons
 from trainer.pairs.groups import changed_preferences
-from trainer.plurals import counted
 from trainer.policy_checkpoint import Snapshot
 from trainer.ppo.loop import PPO
 from trainer.preferences.records import Preference

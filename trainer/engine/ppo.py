@@ -19,13 +19,12 @@ from trainer.engine.answers import answer
 from trainer.engine.artifacts import save_samples
 from trainer.engine.initial import check_init, init_policy, init_value_model
 from trainer.engine.trainable import Trainable
-from trainer.errors import ChangedPromptsError, DataError, StorageError, storage_error
+from trainer.errors import ChangedPromptsError, DataError, StorageError, counted, storage_error
 from trainer.evaluation.held_out import ReferenceBaseline, evaluate
 from trainer.events import DataChanged, Evaluation, Event, Phase
 from trainer.files import PRIVATE, SHARED, is_file, read_regular, remove, write_whole
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, load_backbone
-from trainer.plurals import counted
 from trainer.policy_checkpoint import (
     Rollback,
     Snapshot,

@@ -16,6 +16,7 @@ import numpy as np
 from trainer.arrays import Purpose, key_for
 from trainer.config.reward_model import RewardModelConfig
 from trainer.engine.trainable import StepTraining
+from trainer.errors import counted
 from trainer.events import Alert, Phase, RewardModelEvaluation
 from trainer.files import PRIVATE, SHARED
 from trainer.models.adapters import Parameters
@@ -23,7 +24,6 @@ from trainer.models.backbone import ScalarHead
 from trainer.models.trunk import check_grad_checkpoint
 from trainer.pairs.comparisons import Comparisons, load_material, reward_comparisons
 from trainer.pairs.groups import Group, changed_preferences, sequences_of
-from trainer.plurals import counted
 from trainer.reward_model.network import Read, RewardModel, Scale, Scores, score_sequences
 from trainer.reward_model.pair_evaluation import (
     Outcomes,

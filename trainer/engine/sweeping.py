@@ -24,9 +24,8 @@ from trainer.config.fields import CONFIG_FORMAT, PATTERNS, RUN_NAME, Section
 from trainer.config.loading import differences, value_of, with_overrides
 from trainer.config.problems import short, shown
 from trainer.config.reference import reference_rows
-from trainer.errors import ConfigError, StorageError, UsageError, storage_error, writing
+from trainer.errors import ConfigError, StorageError, UsageError, counted, storage_error, writing
 from trainer.files import FileFormat, lock, open_file, parse_toml, read_json, whole_file
-from trainer.plurals import counted
 from trainer.runs.checkpoint_files import damage_of
 from trainer.runs.folder import RunFolder, check_name_is_free, name_of
 

@@ -16,14 +16,13 @@ from trainer.config import Config
 from trainer.config.dpo import DPOConfig, DPOTrainConfig
 from trainer.config.reward_model import RewardModelConfig, RewardTrainConfig
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.errors import UsageError
+from trainer.errors import UsageError, counted
 from trainer.events import Phase, Report, RewardModelStep, ignored
 from trainer.fitting.phases import Phases, SkippedSteps
 from trainer.memory.estimate import changed
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel
 from trainer.pairs.comparisons import Comparisons
-from trainer.plurals import counted
 from trainer.policy_checkpoint import load_checkpoint, parts_of, save_checkpoint
 from trainer.preferences.records import Preference
 from trainer.rewards import Trust, trust_all

@@ -9,8 +9,7 @@ from typing import Any
 from trainer.config import Config, split_seed
 from trainer.data import Prompt, chat_messages, encode_prompts, load_prompts, split_prompts
 from trainer.data.encoding import rendered, template_options
-from trainer.errors import DataError
-from trainer.plurals import counted
+from trainer.errors import DataError, counted
 from trainer.preferences.formats import write_rows
 from trainer.preferences.records import Text
 

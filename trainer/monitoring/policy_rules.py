@@ -8,9 +8,9 @@ from itertools import pairwise
 from statistics import fmean
 
 from trainer.config.schema import Config
+from trainer.errors import counted
 from trainer.events import Fix, Iteration
 from trainer.monitoring.history import History, Sign, mean, source_parts, standard_errors, trained_scores
-from trainer.plurals import counted
 
 WINDOW = 5
 """Iterations averaged: the KL of a batch of 8 varies by a third from one iteration to the next. Also for length, ends

@@ -7,9 +7,9 @@ from statistics import median, quantiles
 
 from trainer.confidence import is_rounding_error
 from trainer.config.schema import Config
+from trainer.errors import counted
 from trainer.events import Iteration
 from trainer.monitoring.history import FIRST, History, Sign, mean
-from trainer.plurals import counted
 
 CLIP_ITERATIONS = 3
 """Consecutive iterations above the threshold."""

@@ -13,11 +13,10 @@ from trainer.arrays import Purpose
 from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig
 from trainer.data import Prompt, split_examples
-from trainer.errors import DataError
+from trainer.errors import DataError, counted
 from trainer.models.backbone import LoadedModel, LoadedTokenizer, load_backbone, load_tokenizer
 from trainer.pairs.encoders import Encoder
 from trainer.pairs.groups import Group, fingerprint, group_preferences
-from trainer.plurals import counted
 from trainer.preferences.formats import Reading, read_preferences
 from trainer.preferences.records import Preference
 from trainer.preferences.store import PreferenceStore

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from trainer.config.reward_model import PreferenceDataConfig
-from trainer.errors import DataError, UsageError
+from trainer.errors import DataError, UsageError, counted
 from trainer.fitting.gradients import micro_batch_rows
 from trainer.pairs.encoders import Encoder, start_of
-from trainer.plurals import counted
 from trainer.preferences.records import Comparison, Judgement, Preference, Text, ranked_pairs, tied_pairs
 
 Progress = Callable[[int, int], None]  # groups done, groups in all

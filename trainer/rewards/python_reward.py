@@ -21,8 +21,7 @@ from statistics import fmean
 from types import ModuleType
 from typing import Any
 
-from trainer.errors import RewardError, shortened
-from trainer.plurals import counted
+from trainer.errors import RewardError, counted, shortened
 from trainer.reward_types import RewardInput, SourceScores, TrainerState, sequence_name
 from trainer.rewards.code import (
     CodeLoader,

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, NamedTuple, get_args, get_origin, get_type_hin
 from pydantic_core import CoreSchema, SchemaValidator, from_json
 from pydantic_core import core_schema as schemas
 
-from trainer.errors import StorageError, storage_error, writing
+from trainer.errors import StorageError, counted, storage_error, writing
 from trainer.events import (
     EVENT_TYPES,
     SCHEMA_VERSION,
@@ -44,7 +44,6 @@ from trainer.events import (
     SamplesWritten,
 )
 from trainer.files import PRIVATE, SHARED, open_file, open_regular
-from trainer.plurals import counted
 
 TimedEvent = tuple[float, Event]  # unix seconds
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from trainer.errors import StorageError
+from trainer.errors import StorageError, counted
 from trainer.events import BranchedFrom, Iteration, RewardModelStep, RunEnded, RunStarted
 from trainer.monitoring.monitor import active_alarms
-from trainer.plurals import counted
 from trainer.runs.checkpoint_files import checkpoints
 from trainer.runs.folder import RunFolder, read_config, run_folders
 from trainer.runs.journal import JournalView, read_journal

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from trainer.errors import counted
 from trainer.events import Event, PhaseProgress, plain
-from trainer.plurals import counted
 from trainer.runs.folder import open_run
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import add, whole_number

@@ -30,8 +30,7 @@ from trainer.engine.sweeping import (
     sweep_names,
     with_more_seeds,
 )
-from trainer.errors import StorageError, TrainerError, UsageError
-from trainer.plurals import counted
+from trainer.errors import StorageError, TrainerError, UsageError, counted
 from trainer.runs.checkpoint_files import newest_checkpoint
 from trainer.runs.folder import RunFolder, create_run, open_run
 from trainer.runs.listing import RunSummary, summary_of

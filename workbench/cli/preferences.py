@@ -10,10 +10,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import UsageError
+from trainer.errors import UsageError, counted
 from trainer.events import plain
 from trainer.files import may_exist
-from trainer.plurals import counted
 from trainer.preferences.agreement import Agreement, measure_agreement, render_data_card
 from trainer.preferences.formats import (
     FORMATS_IN,

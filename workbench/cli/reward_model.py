@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config.reward_model import RewardModelConfig
-from trainer.errors import DataError, UsageError
-from trainer.plurals import counted
+from trainer.errors import DataError, UsageError, counted
 from trainer.runs.checkpoint_files import newest_checkpoint
 from trainer.runs.folder import RunFolder, open_run
 from workbench.cli.config import runs_dir

@@ -14,9 +14,8 @@ from typing import Any
 from rich.cells import chop_cells
 
 from trainer.config.problems import short
-from trainer.errors import StorageError, UsageError
+from trainer.errors import StorageError, UsageError, counted
 from trainer.events import plain
-from trainer.plurals import counted
 from trainer.runs.folder import RunFolder, open_run
 from trainer.runs.listing import RECENT, RunSummary, list_runs
 from trainer.runs.samples import kept_iterations

@@ -17,9 +17,8 @@ from trainer.config.dpo import DPOConfig
 from trainer.config.problems import validate_as
 from trainer.config.reward_model import RewardModelConfig
 from trainer.distributed import join, rank_of_process
-from trainer.errors import StorageError, TrainerError
+from trainer.errors import StorageError, TrainerError, counted
 from trainer.events import RunStarted
-from trainer.plurals import counted
 from trainer.runs.listing import is_complete, summary_of
 from workbench.cli.config import asked_run
 from workbench.cli.parser import add, add_preference_training

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainer.confidence import Interval, mean_interval, t_quantile
+from trainer.errors import counted
 from trainer.evaluation.intervals import Floats
-from trainer.plurals import counted
 from workbench.compare.compared_run import RunGroup, known
 from workbench.compare.lines import notes, wrapped
 from workbench.compare.measures import STRETCH, RunMeasure, tested_measures

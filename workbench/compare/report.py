@@ -10,8 +10,8 @@ from typing import Any
 
 from rich.cells import cell_len
 
+from trainer.errors import counted
 from trainer.events import plain
-from trainer.plurals import counted
 from trainer.runs.listing import RECENT
 from workbench.compare.compared_run import (
     PROMPTS,

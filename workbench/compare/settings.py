@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from rich.cells import cell_len
 
 from trainer.engine.live_settings import in_words
-from trainer.errors import StorageError
-from trainer.plurals import counted
+from trainer.errors import StorageError, counted
 from trainer.runs.folder import RunFolder, read_config
 from workbench.compare.compared_run import RunGroup, columns
 from workbench.compare.lines import notes, wrapped

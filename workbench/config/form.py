@@ -20,9 +20,8 @@ from textual.suggester import Suggester
 from textual.widgets import Input
 
 from trainer.config.reference import Setting
-from trainer.errors import TrainerError
+from trainer.errors import TrainerError, counted
 from trainer.events import SettingChanged
-from trainer.plurals import counted
 from workbench.config.document import ConfigDocument
 from workbench.config.fields import (
     as_text,

@@ -19,8 +19,7 @@ from textual.widgets import Input, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
 from trainer.config import Config, config_warnings
-from trainer.errors import TrainerError
-from trainer.plurals import counted
+from trainer.errors import TrainerError, counted
 from trainer.runs.listing import PPO
 from workbench.config.document import ConfigDocument, Problem, line_of
 from workbench.config.estimates import Estimate, estimate, file_problems

@@ -12,8 +12,8 @@ from textual.highlight import HighlightTheme, highlight
 from textual.widgets import TextArea
 from textual.widgets.text_area import Edit, EditResult
 
+from trainer.errors import counted
 from trainer.memory.footprint import Part
-from trainer.plurals import counted
 from workbench.config.estimates import Estimate
 from workbench.numbers import gigabytes
 from workbench.text import fit, packed, visible

@@ -15,8 +15,7 @@ from textual.widget import Widget
 from textual.widgets import Input, OptionList, Select, Static, TextArea
 from textual.widgets.option_list import Option
 
-from trainer.errors import TrainerError
-from trainer.plurals import counted
+from trainer.errors import TrainerError, counted
 from trainer.preferences.records import FLAGGED, Judgement, SessionItem
 from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import Dialog, PlainArea

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 from rich.cells import cell_len
 from textual.binding import BindingType
 
-from trainer.plurals import counted
+from trainer.errors import counted
 from workbench.kit.drawing import ScrolledLines, scroll_bindings, wrapped
 from workbench.kit.word_diff import word_diff
 from workbench.labelling.texts import ItemTexts, Turn

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from trainer.errors import DataError, UsageError
+from trainer.errors import DataError, UsageError, counted
 from trainer.files import open_regular
-from trainer.plurals import counted
 from trainer.preferences.records import QueuePlan, SessionPlan, SessionRecord
 from trainer.runs.checkpoint_files import checkpoints, newest_checkpoint
 from trainer.runs.folder import RunFolder

@@ -17,8 +17,7 @@ from textual.keys import format_key
 from textual.widgets import Input, OptionList, Select
 from textual.widgets.selection_list import Selection
 
-from trainer.errors import UsageError
-from trainer.plurals import counted
+from trainer.errors import UsageError, counted
 from trainer.preferences.records import SessionRecord
 from workbench.kit.dialog import ChoiceList
 from workbench.kit.keys import keys_of, with_keys

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
-from trainer.plurals import counted
+from trainer.errors import counted
 from trainer.preferences.records import (
     Item,
     Judgement,

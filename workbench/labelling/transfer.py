@@ -15,8 +15,8 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Input, Select, Static
 
+from trainer.errors import counted
 from trainer.files import unused
-from trainer.plurals import counted
 from trainer.preferences.records import Preference, Text
 from trainer.preferences.store import Added, PreferenceStore
 from workbench.kit.dialog import ConfirmScreen

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from rich.cells import cell_len
 
+from trainer.errors import counted
 from trainer.events import RewardModelEvaluation
-from trainer.plurals import counted
 from trainer.reward_model.predictions import Accuracy, Baseline, CalibrationBin, Predictions, RewardModelReport
 from workbench.kit.axes import Axis, moving_average
 from workbench.kit.drawing import Drawn, component_classes, rule

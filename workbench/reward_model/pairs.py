@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 
-from trainer.plurals import counted
+from trainer.errors import counted
 from trainer.preferences.records import STRENGTHS, Text
 from trainer.reward_model.predictions import PairPrediction, Predictions
 from workbench.kit.cursor_list import BlockList, cursor_bindings

@@ -17,8 +17,7 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from trainer.engine import inbox
-from trainer.errors import TrainerError
-from trainer.plurals import counted
+from trainer.errors import TrainerError, counted
 from trainer.reward_model.predictions import PairPrediction
 from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import ConfirmScreen

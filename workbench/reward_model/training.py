@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import Config
-from trainer.errors import StorageError
-from trainer.plurals import counted
+from trainer.errors import StorageError, counted
 from trainer.runs.folder import free_names
 from workbench.numbers import number, percent
 from workbench.run.run_on_disk import whole_run

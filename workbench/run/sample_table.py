@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from trainer.plurals import counted
+from trainer.errors import counted
 from trainer.runs.samples import SampleSettings
 from workbench.run.sample_query import COMPARISONS, Condition, Order, Query
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainer.engine.live_settings import in_words
+from trainer.errors import counted
 from trainer.events import (
     Alarm,
     Alert,
@@ -27,7 +28,6 @@ from trainer.events import (
     StateChanged,
 )
 from trainer.monitoring.monitor import severity
-from trainer.plurals import counted
 from trainer.runs.listing import PPO, RunSummary
 from workbench.numbers import duration, gigabytes, number, percent
 from workbench.run.metrics import METRICS, Numbers

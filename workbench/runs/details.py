@@ -12,8 +12,7 @@ from typing import NamedTuple
 from rich.cells import cell_len
 from textual.content import Content
 
-from trainer.errors import StorageError
-from trainer.plurals import counted
+from trainer.errors import StorageError, counted
 from trainer.runs.branch_folder import origin as branch_origin
 from trainer.runs.checkpoint_files import best_checkpoint, checkpoints
 from trainer.runs.folder import RunFolder, read_config

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
-from trainer.plurals import counted
+from trainer.errors import counted
 from trainer.runs.samples import SampleSettings
 from workbench.kit.axes import number_text
 from workbench.kit.dialog import Dialog

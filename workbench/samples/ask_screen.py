@@ -20,8 +20,7 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Button, Input, OptionList, Select, Static, TextArea
 
-from trainer.errors import TrainerError
-from trainer.plurals import counted
+from trainer.errors import TrainerError, counted
 from trainer.questions import Answer, Question, Writer, WrittenResponse, unanswered
 from workbench.kit.dialog import Dialog, PlainArea
 from workbench.kit.drawing import Drawn, ScrolledLines, component_classes, scroll_bindings, wrapped

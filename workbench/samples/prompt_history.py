@@ -13,7 +13,7 @@ from textual.containers import Container, Vertical
 from textual.widgets import Static
 from textual.worker import get_current_worker
 
-from trainer.plurals import counted
+from trainer.errors import counted
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import kept_iterations
 from workbench.kit.cursor_list import CursorList, cursor_bindings, under_cursor

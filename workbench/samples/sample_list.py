@@ -20,9 +20,8 @@ from textual.message import Message
 from textual.widgets import Input, Static
 from textual.worker import Worker, get_current_worker
 
-from trainer.errors import StorageError
+from trainer.errors import StorageError, counted
 from trainer.events import SamplesWritten
-from trainer.plurals import counted
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import PPO
 from trainer.runs.samples import kept_iterations

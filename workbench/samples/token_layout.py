@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from rich.cells import cell_len
 
-from trainer.plurals import counted
+from trainer.errors import counted
 from workbench.run.sample_table import TokenSample
 from workbench.text import visible
 

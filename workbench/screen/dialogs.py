@@ -14,8 +14,8 @@ from textual.widgets import Button, Static
 
 from trainer.config import Config, config_warnings
 from trainer.engine.branching import BranchPlan, plan_warnings
+from trainer.errors import counted
 from trainer.events import plain
-from trainer.plurals import counted
 from trainer.rewards.code import Code
 from trainer.runs.checkpoint_files import iteration_of, newest_checkpoint
 from trainer.runs.folder import RunFolder, expected_run

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainer.config import Config, load_config
-from trainer.errors import TrainerError
+from trainer.errors import TrainerError, counted
 from trainer.memory.shape import folder_of
 from trainer.models import starter
-from trainer.plurals import counted
 from trainer.preferences.sessions import list_sessions
 from trainer.preferences.store import PreferenceStore
 from workbench.config.estimates import largest_fitting

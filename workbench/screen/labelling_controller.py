@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import load_config
-from trainer.errors import Interrupted, TrainerError, UsageError
-from trainer.plurals import counted
+from trainer.errors import Interrupted, TrainerError, UsageError, counted
 from trainer.preferences.records import QueuePlan, SessionPlan
 from trainer.preferences.store import PreferenceStore, default_store
 from trainer.questions import Answer, Question

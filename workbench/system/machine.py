@@ -13,8 +13,8 @@ from typing import NamedTuple
 import psutil
 
 from trainer.config.schema import BackboneConfig
+from trainer.errors import counted
 from trainer.models import blas
-from trainer.plurals import counted
 from workbench.text import visible
 
 _UNIFIED = 0.7  # of the memory of a Mac: the rest is for others

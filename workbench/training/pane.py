@@ -18,7 +18,7 @@ from textual.message import Message
 from textual.widgets import Static
 from textual.widgets.selection_list import Selection
 
-from trainer.plurals import counted
+from trainer.errors import counted
 from trainer.runs.listing import PPO
 from workbench.kit.axes import number_text, window_of, window_over
 from workbench.kit.dialog import ChoiceList, Dialog

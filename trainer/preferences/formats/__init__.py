@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from trainer.data.readers import SourceRow, source_rows
-from trainer.errors import DataError, StorageError, UsageError, one_line
+from trainer.errors import DataError, StorageError, UsageError, counted, one_line
 from trainer.files import whole_file
-from trainer.plurals import counted
 from trainer.preferences.formats.columns import SAME_COMPLETIONS, ColumnNames, Ties, WriteOptions, plain_json
 from trainer.preferences.formats.published import (
     arena_sides,

@@ -10,8 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from trainer.data.readers import source_rows
-from trainer.errors import TrainerError
-from trainer.plurals import counted
+from trainer.errors import TrainerError, counted
 from trainer.preferences.formats import ColumnNames, read_preferences
 from trainer.preferences.queues import Drawn, OpenQueue, QueueContext, Wait, awaited, in_background
 from trainer.preferences.queues.run_pairs import samples, uncertain, written_pairs

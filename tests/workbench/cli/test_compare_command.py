@@ -167,9 +167,7 @@ def test_a_run_named_twice_is_compared_once_the_plan_of_a_sweep_is_left_out_and_
     [
         ("", "compare needs at least two runs: name them, or groups of them with --group"),
         ("a", "compare needs at least two runs, not only 'a': name another one"),
-        ("a nowhere", "no run 'nowhere' in 'runs'"),
         ("a b --width 20", "--width 20: must be 60 to 400"),
-        ("a b --width 999999999", "--width 999999999: must be 60 to 400"),
         (" ".join(f"n{number}" for number in range(27)), "27 runs are too many to compare at once: name at most 26"),
         ("d --group m=m-* --group n=n-*", "'d' is in no group: compare either runs or groups"),
         ("--group m=m-*", "compare needs at least two groups, not only 'm': add another --group"),
@@ -207,19 +205,8 @@ def test_json_has_the_fields_that_the_documentation_lists(
     values = as_json(capsys, "a", "b", "d", "r")
     documented = (ROOT / "docs" / "experiments.md").read_text()
     assert values["comparison"] == 1
-    main = [
-        "comparison",
-        "groups",
-        "runs",
-        "cautions",
-        "numbers",
-        "differences",
-        "frontier",
-        "curves",
-        "settings",
-        "prompts",
-    ]
-    assert list(values) == main
+    main = "comparison groups runs cautions numbers differences frontier curves settings prompts"
+    assert list(values) == main.split()
     named = [*values, *values["runs"][0], *values["numbers"], *values["frontier"], *values["settings"]]
     groups = as_json(capsys, "--group", "m=m-*", "--group", "n=n-*")
     differences = groups["differences"]

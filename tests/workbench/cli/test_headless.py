@@ -34,15 +34,12 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> Script:
     return script
 
 
-def test_a_run_gets_the_configuration_its_name_and_the_presets_name(trainer: Script) -> None:
+def test_a_run_gets_the_configuration_its_name_and_that_of_the_preset_or_file(trainer: Script) -> None:
     argv = ["--no-ui", "--config", "qwen3-0.6b", "--name", "7", "--set", "ppo.epochs=2", "--display", "json"]
     assert cli.main(argv) == 0
     config = trainer.received["config"]
     assert (config.model.lora_rank, config.ppo.epochs, config.run.name) == (16, 2, "7")
     assert (trainer.received["preset"], trainer.received["resume"]) == ("qwen3-0.6b", None)
-
-
-def test_a_file_is_passed_on_for_the_name_of_its_runs(trainer: Script) -> None:
     Path("my-study.toml").write_text("[ppo]\nepochs = 3\n")
     assert cli.main(["--no-ui", "--config", "./my-study.toml", "--display", "json"]) == 0
     assert (trainer.received["preset"], trainer.received["config"].ppo.epochs) == ("./my-study.toml", 3)
@@ -88,16 +85,6 @@ def test_a_complete_run_whose_last_checkpoint_is_damaged_is_continued(trainer: S
     assert trainer.received["resume"] == folder.resolve()
 
 
-def test_a_name_in_use_is_refused_before_anything_is_loaded(
-    trainer: Script, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_run("a-0001")
-    assert cli.main(["--no-ui", "--name", "a-0001"]) == 2
-    assert trainer.received == {}
-    _, (message,) = lines(capsys)
-    assert "run.name = 'a-0001' is in use" in message
-
-
 def test_a_resumed_run_refuses_what_shapes_it_and_lists_what_may_change(
     trainer: Script, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,16 +95,6 @@ def test_a_resumed_run_refuses_what_shapes_it_and_lists_what_may_change(
     assert all(key in message for key in (*RESUMABLE, "ppo.kl_coef", "optim.policy_lr"))
     assert "model.path" not in message
     assert trainer.received == {}
-
-
-def test_an_error_of_the_trainer_is_one_line_with_its_exit_code(
-    trainer: Script, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trainer.play = scripted_run.diverged
-    assert cli.main(["--no-ui"]) == 4
-    _, err = lines(capsys)
-    assert err[-1] == f"{ERROR}loss was NaN 3 times in a row: lower optim.policy_lr and resume"
-    assert not any("Traceback" in line for line in err)
 
 
 def test_a_bug_leaves_its_traceback_in_the_runs_folder_if_there_is_one_and_one_line_on_stderr(

@@ -106,6 +106,10 @@ def test_an_unfinished_session_is_continued_when_the_same_is_asked_again() -> No
     ):
         assert opening(*others)[1].resume == 0
         assert begun(*others)
+    with PreferenceStore(Path("preferences.db")) as store:
+        opened = open_session(store, session)
+        opened.label(opened.item(0), Judgement.chosen("a"))
+    assert begun(*same), "one that is finished is begun again"
 
 
 def test_a_new_session_asks_who_labels_if_that_may_be_somebody_else_than_last_time(
@@ -128,7 +132,6 @@ def test_a_new_session_asks_who_labels_if_that_may_be_somebody_else_than_last_ti
 @pytest.mark.parametrize(
     ("argv", "kind", "problem"),
     [
-        (["--run", "nope"], UsageError, "no run 'nope'"),
         (["--queue", "sample"], UsageError, "--queue sample: must be one of samples, policy-reference"),
         (["--queue", "again"], UsageError, "--queue again: must be one of"),
         (["--queue", "samples=0"], UsageError, "--queue samples=0: the weight"),
@@ -144,7 +147,6 @@ def test_a_new_session_asks_who_labels_if_that_may_be_somebody_else_than_last_ti
         (["--data", "pairs.jsonl", "--repeats", "1"], UsageError, "repeats = 1"),
         (["--store", "nowhere/p.db"], UsageError, "its folder is missing"),
         (["--store", "pairs.jsonl"], StorageError, "not a preference store"),
-        (["--data", "pairs.jsonl", "--model", "nope"], UsageError, "no run 'nope'"),
     ],
 )
 def test_what_cannot_be_labelled_is_reported_in_one_line(
@@ -187,12 +189,3 @@ def test_the_queue_of_flagged_items_asks_for_those_of_the_store(folder: Path) ->
             Preference(comparison=comparison, judgement=Judgement.chosen("a", labeller="ann", flags=("flagged",)))
         )
     assert begun("--queue", "flagged").queues == (QueuePlan(queue="again", keys=(comparison.key,)),)
-
-
-def test_a_finished_session_is_begun_again() -> None:
-    run_with_samples("a-0001")
-    session = left_open(opening("--run", "a-0001", "--labeller", "ann")[1])
-    with PreferenceStore(Path("preferences.db")) as store:
-        opened = open_session(store, session)
-        opened.label(opened.item(0), Judgement.chosen("a"))
-    assert begun("--run", "a-0001", "--labeller", "ann").queues

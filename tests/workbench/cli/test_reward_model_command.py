@@ -10,7 +10,7 @@ from preference_samples import labelled, reward_config
 from runs_helper import newest_checkpoint
 
 from trainer.runs.folder import open_run
-from workbench.cli.main import main, parse
+from workbench.cli.main import main
 
 SETTINGS = ("train.batch_size=8", "optim.lr=0.01", "model.lora_scale=4", "data.eval_fraction=0.2")
 
@@ -61,11 +61,6 @@ def test_json_shows_every_event_and_no_table(folder: Path, capsys: pytest.Captur
     assert events[-1] == "end"
 
 
-def test_options_may_stand_before_the_command_too() -> None:
-    args = parse(["--set", "a.b=1", "--name", "x", "reward-model", "train", "--set", "c.d=2"])
-    assert (args.overrides_given, args.overrides_after, args.name) == (["a.b=1"], ["c.d=2"], "x")
-
-
 def test_eval_prints_what_the_training_reported_and_other_data_may_be_named(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,12 +103,9 @@ def test_score_prints_a_json_line_for_each_completion_the_same_from_a_file(
         (["train", "--data", "nowhere.jsonl"], 3, "no such file"),
         (["train", "--set", "train.epoch=2"], 2, "did you mean 'train.epochs'"),
         (["train", "--config", "nowhere.toml"], 2, "no file 'nowhere.toml'"),
-        (["train", "--resume", "nothing"], 2, "no run 'nothing'"),
         (["train", "--resume", "x", "--data", "pairs.jsonl"], 2, "cannot be used with --resume"),
         (["train", "--resume", "x", "--set", "optim.lr=1"], 2, "cannot change in a resumed run"),
-        (["eval", "nothing"], 2, "no run 'nothing'"),
         (["score", "nothing"], 2, "give completions either with"),
-        (["score", "nothing", "--completion", "a"], 2, "no run 'nothing'"),
         (["score", "nothing", "--data", "pairs.jsonl"], 3, "pairs.jsonl:1: lacks the column completion"),
     ],
 )

@@ -67,16 +67,6 @@ def allowed(supervisor: Supervisor) -> set[str]:
     return {request for request in requests if supervisor.allows(request)}  # type: ignore[arg-type]
 
 
-def test_a_run_is_shown_from_its_start_to_its_end() -> None:
-    supervisor = supervise(scripted_run.done)
-    assert supervisor.trains_here
-    poll_until(supervisor, lambda: not supervisor.trains_here)
-    assert supervisor.view.state == "done"
-    assert len(supervisor.view.history) == 12
-    assert supervisor.failure == ""
-    assert allowed(supervisor) == {"start", "step"}
-
-
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_run_is_loading_from_its_first_moment(resume: bool) -> None:
     """The trainer's first event comes after seconds of imports."""
@@ -90,6 +80,7 @@ def test_a_run_is_loading_from_its_first_moment(resume: bool) -> None:
     assert shown == (True, "loading the model", "")
     poll_until(supervisor, lambda: not supervisor.trains_here)
     assert not supervisor.view.is_starting
+    assert (supervisor.view.state, allowed(supervisor)) == ("done", {"start", "step"})
 
 
 def test_only_actions_that_make_sense_are_allowed() -> None:
@@ -142,27 +133,27 @@ def test_a_second_run_waits_until_the_first_has_ended() -> None:
     [
         (scripted_run.diverged, "loss was NaN 3 times in a row: lower optim.policy_lr and resume", False),
         (scripted_run.unhurt, "unexpected ZeroDivisionError: a bug of ours: this is a bug", True),
+        (scripted_run.bug, "unexpected ZeroDivisionError: a bug of ours", False),
     ],
 )
 def test_errors_are_reported_in_the_trainers_words_and_the_traceback_of_a_bug_without_a_run_printed(
-    play: Any, failure: str, printed: bool, capsys: pytest.CaptureFixture[str]
+    play: Any,
+    failure: str,
+    printed: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("RUN_FOLDER", str(tmp_path))
     supervisor = supervise(play)
     poll_until(supervisor, lambda: not supervisor.trains_here)
     assert supervisor.failure.startswith(failure)
+    assert "\n" not in supervisor.failure
+    if play is scripted_run.bug:
+        assert str(tmp_path / "crash.log") in supervisor.failure
+        assert "a second line" in (tmp_path / "crash.log").read_text()
     assert supervisor.view.state == "failed"
     assert ("Traceback" in capsys.readouterr().out) == printed
-
-
-def test_a_bug_within_a_run_leaves_its_traceback_in_the_runs_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RUN_FOLDER", str(tmp_path))
-    supervisor = supervise(scripted_run.bug)
-    poll_until(supervisor, lambda: not supervisor.trains_here)
-    assert str(tmp_path / "crash.log") in supervisor.failure
-    assert "\n" not in supervisor.failure
-    assert "a second line" in (tmp_path / "crash.log").read_text()
 
 
 def test_an_ended_run_is_shown_and_cannot_be_steered() -> None:

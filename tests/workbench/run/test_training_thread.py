@@ -10,13 +10,11 @@ import pytest
 from scripted_run import Script, answered, diverged, done, ended, iteration, steered, unhurt, wait
 
 from trainer.config import Config
-from trainer.errors import DivergedError
 from trainer.events import (
     CheckpointSaved,
     Event,
     Iteration,
     PhaseProgress,
-    RunEnded,
 )
 from trainer.questions import Answer, Question
 from workbench.run.threads import TrainingThread
@@ -73,14 +71,6 @@ def test_a_thread_gives_every_event_and_then_the_end() -> None:
     assert script.thread is not threading.main_thread()
     assert (script.thread.name, script.thread.daemon) == ("trainer", False)
     assert not script.thread.is_alive(), "the exit waits for it"
-
-
-def test_an_error_of_the_trainer_comes_out_of_the_result_after_its_events() -> None:
-    with TrainingThread(Config(), train=Script(diverged)) as running:
-        events = all_events(running)
-        with pytest.raises(DivergedError, match=r"lower optim\.policy_lr"):
-            running.result()
-    assert isinstance(events[-1], RunEnded)
 
 
 def test_a_stop_ends_the_run_after_a_checkpoint_with_the_first_reason_and_an_abort_without_one() -> None:

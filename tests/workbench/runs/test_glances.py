@@ -63,10 +63,15 @@ def test_a_journal_is_read_again_only_if_it_has_changed(monkeypatch: pytest.Monk
         again = read()
     assert opened == ["old", "broken"]
     assert {glance.run.name: glance.run.state for glance in again.glances}["broken"] == "training"
+    assert (ended_ := read_workspace(RUNS, again.states)) is not None, "a trainer that was killed changes no file"
+    assert {glance.run.name: glance.run.state for glance in ended_.glances}["broken"] == "failed"
 
 
-def test_an_unreadable_journal_and_a_missing_folder_are_survived() -> None:
+def test_an_unreadable_journal_a_missing_folder_and_a_file_in_its_place_are_survived() -> None:
     assert read() == ([], "", {})
+    assert read_workspace(RUNS, {}) is None
+    Path("file").touch()
+    assert "'file'" in (read_workspace(Path("file")) or read()).problem
     write_run("hurt", 2, began=NOW, end=None)
     Path("runs/hurt/events.jsonl").write_bytes(b"\x00\xff not a journal\n")
     [glance] = read().glances

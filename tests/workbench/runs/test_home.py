@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from threading import Event
@@ -27,7 +26,6 @@ from workbench.kit.pane import Pane
 from workbench.kit.screen_settings import ScreenSettings
 from workbench.run import run_listing
 from workbench.run.run_listing import Glance
-from workbench.runs.pane import RunsPane
 from workbench.runs.table import HomeChoices, RunTable
 from workbench.screen.main_screen import MainScreen
 
@@ -232,18 +230,6 @@ def test_damaged_visits_are_ignored_and_only_the_newest_are_kept(tmp_path: Path)
     assert "/79" in settings.visits
 
 
-async def test_names_from_disk_are_text() -> None:
-    name = "n[b]\x1b[2J"
-    folder = write_run("plain", 2, began=time.time(), end=None)
-    folder.rename(folder.with_name(name))
-    events = Path("runs", name, "events.jsonl")
-    events.write_text(events.read_text().replace('"starter"', json.dumps("m\x1b]0;x\x07[@click=app.quit]")))
-    async with workbench(size=(120, 40), pane=HOME) as (screen, pilot):
-        await until(pilot, lambda: "n[b]␛[2J" in screen_text(screen))
-        assert "\x1b" not in screen_text(screen)
-        assert screen.query_one(RunsPane).display
-
-
 async def test_a_click_does_what_it_is_on_and_nothing_of_the_other_list() -> None:
     write_workspace(time.time())
     async with workbench(size=(80, 24), pane=HOME) as (screen, pilot):
@@ -253,7 +239,3 @@ async def test_a_click_does_what_it_is_on_and_nothing_of_the_other_list() -> Non
         await pilot.press("escape")
         await settle(pilot)
         assert screen.supervisor.folder is None, "no run was opened"
-        await pilot.press("f9", "f7")
-        await pilot.click(RunTable, offset=(5, 2), times=2)
-        await until(pilot, lambda: screen.supervisor.folder is not None)
-        assert shown(screen) == {"training"}

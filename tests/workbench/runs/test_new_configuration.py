@@ -120,11 +120,15 @@ def asked(screen: Any, number: int) -> bool:
 async def test_three_questions_make_a_configuration_that_opens_with_its_changes_shown() -> None:
     write_files()
     async with workbench(size=(80, 24), pane=HOME) as (screen, pilot):
+
+        async def to_own_answer() -> None:
+            await pilot.press("down", "enter")
+            await until(pilot, lambda: isinstance(screen.app.screen.focused, Input))
+
         await until(pilot, lambda: "New configuration" in screen_text(screen))
         await pilot.press("g")
         await until(pilot, lambda: asked(screen, 1))
-        await pilot.press("down", "enter")
-        await until(pilot, lambda: isinstance(screen.app.screen.focused, Input))
+        await to_own_answer()
         await pilot.press(*"bare", "enter")
         await until(pilot, lambda: "✖ 'bare' has no config.json" in screen_text(screen.app.screen))
         screen.app.screen.query_one(Input).value = "model"
@@ -132,19 +136,16 @@ async def test_three_questions_make_a_configuration_that_opens_with_its_changes_
         await until(pilot, lambda: asked(screen, 2))
         await pilot.press("escape")
         await until(pilot, lambda: asked(screen, 1))
-        await pilot.press("down", "enter")
-        await until(pilot, lambda: isinstance(screen.app.screen.focused, Input))
+        await to_own_answer()
         assert screen.app.screen.query_one(Input).value == "model"
         await pilot.press("escape")
         await until(pilot, lambda: asked(screen, 1))
-        await pilot.press("down", "enter")
-        await until(pilot, lambda: isinstance(screen.app.screen.focused, Input))
+        await to_own_answer()
         await pilot.press("enter")
         await until(pilot, lambda: asked(screen, 2))
         await pilot.press("enter")
         await until(pilot, lambda: asked(screen, 3))
-        await pilot.press("down", "enter")
-        await until(pilot, lambda: isinstance(screen.app.screen.focused, Input))
+        await to_own_answer()
         await pilot.press("4", "0", "enter")
         await until(pilot, lambda: screen.app.screen is screen)
         pane = screen.query_one(ConfigPane)

@@ -7,24 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from styles_helper import styles_path
-from textual.app import ComposeResult
+from runs_app import RunsApp
 from waiting import until
 from workbench_app import settle
 from workspace_runs import write_workspace
 
-from workbench.kit.theming import ThemedApp
 from workbench.run import run_listing
 from workbench.runs.curves import RunCurves
 from workbench.runs.pane import RunsPane
 from workbench.runs.table import RunTable
-
-
-class Workbench(ThemedApp[None]):
-    CSS_PATH = styles_path("runs.tcss", "dialogs.tcss")
-
-    def compose(self) -> ComposeResult:
-        yield RunsPane(Path("runs"))
 
 
 def names(curves: RunCurves) -> Sequence[str]:
@@ -39,7 +30,7 @@ async def test_large_curves_of_the_selected_run_or_the_marked_ones_fill_a_large_
     read: list[str] = []
     glance_at = run_listing.glance_at
     monkeypatch.setattr(run_listing, "glance_at", lambda run: read.append(run.name) or glance_at(run))
-    app = Workbench()
+    app = RunsApp()
     async with app.run_test(size=(120, 40)) as pilot:
         pane, curves, table = app.query_one(RunsPane), app.query_one(RunCurves), app.query_one(RunTable)
         await until(pilot, lambda: len(table.runs) == 4)

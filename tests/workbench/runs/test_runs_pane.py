@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from runs_app import RunsApp
 from scripted_run import ended, iteration, make_run, started
-from styles_helper import styles_path
-from textual.app import ComposeResult
-from textual.message import Message
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 from waiting import until
@@ -25,8 +23,7 @@ from trainer.runs.listing import RunSummary
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.pane import Badge
 from workbench.kit.saving import run_name_problem
-from workbench.kit.theming import ThemedApp
-from workbench.run.run_listing import Glance, RunListing, Workspace, read_runs, read_workspace
+from workbench.run.run_listing import Glance, Workspace, read_workspace
 from workbench.run.view import RunView
 from workbench.runs import pane as runs_pane
 from workbench.runs.details import Detail, detail_content, read_detail
@@ -49,44 +46,7 @@ def summary(name: str, **changes: Any) -> RunSummary:
     return RunSummary(**values | changes)
 
 
-class Workbench(ThemedApp[None]):
-    CSS_PATH = styles_path("runs.tcss", "dialogs.tcss")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pane = RunsPane(Path("runs"))
-        self.heard: list[Message] = []
-
-    def compose(self) -> ComposeResult:
-        yield self.pane
-
-    def hear(self, message: Message) -> None:
-        self.heard.append(message)
-
-    on_runs_pane_requested = hear
-    on_runs_pane_compare_changed = hear
-    on_runs_pane_moved = hear
-
-    @property
-    def table(self) -> RunTable:
-        return self.query_one(RunTable)
-
-    @property
-    def names(self) -> list[str]:
-        return [run.name for run in self.table.runs]
-
-    def text(self, selector: str) -> str:
-        return str(self.query_one(selector, Static).render())
-
-    def drawn(self) -> list[str]:
-        return [self.table.render_line(y).text for y in range(self.table.size.height)]
-
-    @property
-    def toasts(self) -> list[str]:
-        return [toast.message for toast in self._notifications]
-
-
-async def until_listed(pilot: Pilot[None], app: Workbench) -> None:
+async def until_listed(pilot: Pilot[None], app: RunsApp) -> None:
     app.pane.refresh_runs()
     await settle(pilot)
 
@@ -162,37 +122,6 @@ def test_details_show_why_a_run_failed_and_what_is_damaged() -> None:
     assert len(detail_content(summary("a", problem="x" * 1_000_000), None, [])) < 1000
 
 
-def listed(folder: Path, known: Any = None) -> RunListing:
-    found = read_runs(folder, known)
-    assert found is not None
-    return found
-
-
-def test_runs_are_read_again_only_when_something_changed() -> None:
-    first = listed(Path("runs"))
-    assert [run.name for run in first.runs] == ["a-run", "b-run", "c-run"]
-    assert read_runs(Path("runs"), first.states) is None
-    journal = Journal(Path("runs/b-run/events.jsonl"))
-    journal.emit(started(name="b-run", resumed_at=2))
-    journal.emit(iteration(3))
-    journal.close()
-    second = listed(Path("runs"), first.states)
-    assert second.runs[1].iteration == 3
-    assert [new is old for new, old in zip(second.runs, first.runs, strict=True)] == [True, False, True]
-    with RunFolder(Path("runs/a-run")).lock():
-        third = listed(Path("runs"), second.states)
-    assert third.runs[0].state == "training"
-    assert listed(Path("runs"), third.states).runs[0].state == "stopped", "a trainer that was killed changes no file"
-
-
-def test_a_folder_that_cannot_be_listed_is_a_problem_and_an_absent_one_is_empty(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert str(tmp_path / "file") in listed(tmp_path / "file").problem
-    absent = listed(tmp_path / "absent")
-    assert (absent.runs, absent.problem) == ([], "")
-    assert read_runs(tmp_path / "absent", absent.states) is None
-
-
 def test_details_are_read_from_configuration_and_checkpoints() -> None:
     folder = RunFolder(Path("runs/a-run"))
     folder.config.write_text(folder.config.read_text().replace("seed = 0", "seed = 41"))
@@ -210,7 +139,7 @@ def test_details_are_read_from_configuration_and_checkpoints() -> None:
 
 
 async def test_runs_are_listed_newest_first_with_word_and_sign() -> None:
-    app = Workbench()
+    app = RunsApp()
     async with app.run_test(size=(120, 30)) as pilot:
         await settle(pilot)
         assert app.names == ["c-run", "b-run", "a-run"]
@@ -229,7 +158,7 @@ async def test_runs_are_listed_newest_first_with_word_and_sign() -> None:
 
 @pytest.mark.parametrize("size", [(38, 20), (80, 24), (200, 60)])
 async def test_lines_fill_the_table_and_the_name_is_seen_at_every_size(size: tuple[int, int]) -> None:
-    app = Workbench()
+    app = RunsApp()
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
         lines = app.drawn()
@@ -241,13 +170,13 @@ async def test_lines_fill_the_table_and_the_name_is_seen_at_every_size(size: tup
         assert "starter" in lines[1] + app.text("#run-detail")
 
 
-def selected(app: Workbench) -> str:
+def selected(app: RunsApp) -> str:
     assert app.pane.selected is not None
     return app.pane.selected.name
 
 
 async def test_the_cursor_stays_on_its_run_and_within_the_table_when_others_come_and_go(workspace: Path) -> None:
-    app = Workbench()
+    app = RunsApp()
     async with app.run_test() as pilot:
         await settle(pilot)
         await pilot.press("down")
@@ -282,7 +211,7 @@ async def test_the_table_refreshes_itself_and_not_while_a_reading_is_under_way(m
         return read_workspace(runs_dir, known)
 
     monkeypatch.setattr(runs_pane, "read_workspace", slow)
-    app = Workbench()
+    app = RunsApp()
     async with app.run_test() as pilot:
         while len(readings) < 2:
             await pilot.pause(0.01)
@@ -301,7 +230,7 @@ async def test_the_table_refreshes_itself_and_not_while_a_reading_is_under_way(m
 async def test_a_hidden_pane_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs_pane, "INTERVAL", 0.01)
     monkeypatch.setattr("workbench.kit.pane._REST", 0.0)
-    app = Workbench()
+    app = RunsApp()
     async with app.run_test() as pilot:
         await settle(pilot)
         app.pane.display = False
@@ -315,7 +244,7 @@ async def test_a_hidden_pane_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_the_result_of_another_folder_is_dropped(workspace: Path) -> None:
-    app = Workbench()
+    app = RunsApp()
     async with app.run_test() as pilot:
         await settle(pilot)
         (workspace / "others").mkdir()
@@ -327,17 +256,16 @@ async def test_the_result_of_another_folder_is_dropped(workspace: Path) -> None:
 
 
 async def test_keys_ask_for_the_selected_run() -> None:
-    app = Workbench()
+    app = RunsApp()
     async with app.run_test() as pilot:
         await settle(pilot)
         await pilot.press("down", "enter", "r", "d")
         await pilot.pause()
-        asked = [(heard.what, heard.folder) for heard in app.heard if isinstance(heard, RunsPane.Requested)]
-        assert asked == [(what, Path("runs/b-run")) for what in ("open", "resume", "duplicate")]
+        assert app.requested == [(what, Path("runs/b-run")) for what in ("open", "resume", "duplicate")]
 
 
 async def test_a_run_that_is_being_trained_can_be_opened_but_not_resumed_renamed_or_trashed() -> None:
-    app = Workbench()
+    app = RunsApp()
     with RunFolder(Path("runs/c-run")).lock():
         async with app.run_test() as pilot:
             await settle(pilot)
@@ -352,17 +280,15 @@ async def test_a_run_that_is_being_trained_can_be_opened_but_not_resumed_renamed
 
 
 async def test_clicks_choose_open_and_sort() -> None:
-    app = Workbench()
+    app = RunsApp()
     async with app.run_test(size=(120, 30)) as pilot:
         await settle(pilot)
         await pilot.click(RunTable, offset=(5, 3))
-        assert app.pane.selected is not None
-        assert app.pane.selected.name == "a-run"
+        assert selected(app) == "a-run"
         assert app.heard == []
         await pilot.click(RunTable, offset=(5, 2), times=2)
         await pilot.pause()
-        asked = [(heard.what, heard.folder) for heard in app.heard if isinstance(heard, RunsPane.Requested)]
-        assert asked == [("open", Path("runs/b-run"))]
+        assert app.requested == [("open", Path("runs/b-run"))]
         await pilot.click(RunTable, offset=(3, 0))
         assert app.names == ["a-run", "b-run", "c-run"]
         await pilot.click(RunTable, offset=(3, 0))
@@ -374,7 +300,7 @@ async def test_clicks_choose_open_and_sort() -> None:
 async def test_a_run_is_renamed_with_its_mark_and_the_cursor_and_the_app_is_informed(
     is_read_meanwhile: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = Workbench()
+    app = RunsApp()
 
     def rename(folder: RunFolder, name: str) -> RunFolder:
         renamed = rename_run(folder, name)
@@ -403,13 +329,13 @@ async def test_a_run_is_renamed_with_its_mark_and_the_cursor_and_the_app_is_info
         await settle(pilot)
         assert "better" in app.names
         assert "c-run" not in app.names
-        (moved,) = [message for message in app.heard if isinstance(message, RunsPane.Moved)]
+        (moved,) = app.moved
         assert (moved.folder, moved.to.name) == (Path("runs/c-run"), "better")
         assert "◆ better" in " ".join(app.drawn())
 
 
 async def test_a_run_goes_to_the_trash_after_a_yes_only_and_not_if_someone_began_to_train_it() -> None:
-    app = Workbench()
+    app = RunsApp()
     async with app.run_test() as pilot:
         await settle(pilot)
         await pilot.press("D", "n")
@@ -426,13 +352,13 @@ async def test_a_run_goes_to_the_trash_after_a_yes_only_and_not_if_someone_began
         await settle(pilot)
         assert not Path("runs/c-run").exists()
         assert app.names == ["b-run", "a-run"]
-        (moved,) = [message for message in app.heard if isinstance(message, RunsPane.Moved)]
+        (moved,) = app.moved
         assert moved.folder == Path("runs/c-run")
         assert (moved.to / "events.jsonl").is_file()
         assert moved.to.parent == Path("runs/.trash")
 
 
-def compared(app: Workbench) -> list[list[str]]:
+def compared(app: RunsApp) -> list[list[str]]:
     """Return the names of the runs that the pane has asked to compare, each time."""
     return [
         [folder.name for folder in message.folders]
@@ -444,7 +370,7 @@ def compared(app: Workbench) -> list[list[str]]:
 async def test_two_marked_runs_are_compared_and_one_or_none_is_not(workspace: Path) -> None:
     config = Path("runs/a-run/config.toml")
     config.write_text(config.read_text().replace("kl_coef = 0.05", "kl_coef = 0.2"))
-    app = Workbench()
+    app = RunsApp()
     async with app.run_test() as pilot:
         await settle(pilot)
         assert not app.query_one("#run-comparison").display
@@ -476,13 +402,12 @@ async def test_two_marked_runs_are_compared_and_one_or_none_is_not(workspace: Pa
 async def test_damaged_runs_show_their_problem_and_can_be_trashed(workspace: Path) -> None:
     (workspace / "runs/b-run/config.toml").write_text("[")
     (workspace / "runs/b-run/events.jsonl").write_bytes(b"\x00\xff not a journal\n")
-    app = Workbench()
+    app = RunsApp()
     async with app.run_test() as pilot:
         await settle(pilot)
         await pilot.press("end")  # it has no start, so it comes last
         await settle(pilot)
-        assert app.pane.selected is not None
-        assert app.pane.selected.name == "b-run"
+        assert selected(app) == "b-run"
         assert "config.toml" in app.text("#run-detail")
         await pilot.press("m", "up", "m")
         await settle(pilot)
@@ -499,7 +424,7 @@ async def test_names_and_reasons_are_text_whatever_they_hold() -> None:
     journal.emit(started(model="[/m]\x1b" + "m" * 1_000_000))
     journal.emit(ended("failed", 2, reason="[/r] \x9b"))
     journal.close()
-    app = Workbench()
+    app = RunsApp()
     async with app.run_test(size=(160, 30)) as pilot:
         await settle(pilot)
         shown = "\n".join([*app.drawn(), app.text("#run-detail")])
@@ -522,7 +447,7 @@ def view_of_run(folder: Path) -> RunView:
 
 
 async def test_the_run_on_the_screen_is_distinguished_from_the_others() -> None:
-    app = Workbench()
+    app = RunsApp()
     async with app.run_test() as pilot:
         await settle(pilot)
         for folder, marks in (
@@ -538,7 +463,7 @@ async def test_the_badge_counts_no_run_that_is_on_the_screen_though_the_pane_is_
 ) -> None:
     runs = [summary("b-run", state="training"), summary("c-run", state="training")]
     monkeypatch.setattr(runs_pane, "read_workspace", lambda *_: Workspace(list(map(Glance, runs)), ""))
-    app = Workbench()
+    app = RunsApp()
     async with app.run_test() as pilot:
         await settle(pilot)
         assert app.pane.badge.text.endswith("2")
@@ -549,7 +474,7 @@ async def test_the_badge_counts_no_run_that_is_on_the_screen_though_the_pane_is_
 
 
 async def test_the_badge_of_a_hidden_pane_goes_when_the_run_elsewhere_ends() -> None:
-    app = Workbench()
+    app = RunsApp()
     app.pane.display = False
     async with app.run_test() as pilot:
         await settle(pilot)
@@ -561,7 +486,7 @@ async def test_the_badge_of_a_hidden_pane_goes_when_the_run_elsewhere_ends() -> 
 
 
 async def test_only_the_visible_lines_of_a_thousand_runs_are_drawn() -> None:
-    app = Workbench()
+    app = RunsApp()
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         table = app.table
@@ -582,7 +507,7 @@ async def test_only_the_visible_lines_of_a_thousand_runs_are_drawn() -> None:
 
 
 async def test_an_unresolved_error_is_shown_beside_the_state() -> None:
-    app = Workbench()
+    app = RunsApp()
     async with app.run_test(size=(120, 24)) as pilot:
         await until_listed(pilot, app)
         table = app.query_one(RunTable)

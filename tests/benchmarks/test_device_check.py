@@ -99,16 +99,13 @@ def test_the_tiny_qwen3_5_is_one_that_the_kernel_of_metal_supports() -> None:
     assert tiny_config("qwen3_5")["text_config"]["linear_key_head_dim"] % 32 == 0  # as gated_delta_update requires
 
 
-@pytest.mark.parametrize("error", ["not finite: grad_norm", "the updates did not change the adapter of 0.q_proj"])
-def test_a_family_whose_training_fails_fails_its_check(
-    error: str, correctness: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    report = {"outcome": "failed", "error": error, "gap_mean": 0.001}
+def test_a_family_whose_training_fails_fails_its_check(correctness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = {"outcome": "failed", "error": "not finite: grad_norm", "gap_mean": 0.001}
     monkeypatch.setattr(correctness, "check_family", lambda *_: report)
     (check,) = correctness.family_checks("llama", "bfloat16")
     assert not check.holds
     assert math.isnan(check.value)
-    assert error[:60] in check.name
+    assert "not finite: grad_norm" in check.name
 
 
 def test_a_layer_whose_adapter_does_not_change_is_named() -> None:
@@ -182,29 +179,27 @@ def test_weights_in_4_bits_are_packed_one_matrix_at_a_time() -> None:
 # Speed
 
 
-def test_the_shapes_that_are_measured_are_also_checked(device_speed: Any) -> None:
-    found = list(device_speed.speed("try", SMALL, "float32", 512, device_speed.Limits(1e12, 1e11)))
-    checks = [check for check in found if isinstance(check, device_speed.Check)]
-    assert [check.name for check in checks] == [
-        "try, float32: sampler - scoring, nats",
-        "try, float32: ratio before the first step, from 1",
-        "try, float32: steps not taken",
-    ]
-    assert all(check.holds for check in checks)
-    assert "| nan" not in device_speed.speed_line(found[-3])
-
-
-def test_a_shape_that_scores_otherwise_than_it_samples_or_takes_no_step_fails(
+def test_a_shape_that_is_measured_is_checked_to_score_as_it_samples_and_to_take_its_steps(
     device_speed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def measured() -> tuple[list[Any], list[Any]]:
+        found = list(device_speed.speed("try", SMALL, "float32", 512, device_speed.Limits(1e12, 1e11)))
+        return found, [check for check in found if isinstance(check, device_speed.Check)]
+
     def shifted(*arguments: Any, **options: Any) -> Any:
         batch = add(*arguments, **options)
         return batch._replace(logprobs=batch.logprobs - 50)
 
+    found, checks = measured()
+    assert [(check.name, check.holds) for check in checks] == [
+        ("try, float32: sampler - scoring, nats", True),
+        ("try, float32: ratio before the first step, from 1", True),
+        ("try, float32: steps not taken", True),
+    ]
+    assert "| nan" not in device_speed.speed_line(found[-3])
     add = device_speed.steps.add_policy_logprobs_and_values
     monkeypatch.setattr(device_speed.steps, "add_policy_logprobs_and_values", shifted)
-    found = device_speed.speed("try", SMALL, "float32", 512, device_speed.Limits(1e12, 1e11))
-    checks = [check for check in found if isinstance(check, device_speed.Check)]
+    _, checks = measured()
     assert [check.holds for check in checks] == [False, False, False]
     assert checks[2].name.endswith("steps not taken ratio_spike ratio_spike")
 

@@ -109,14 +109,6 @@ def test_on_a_terminal_runs_have_colours_unless_no_color_says_otherwise(
     assert [line.rstrip() for line in re.sub(r"\x1b\[[\d;]*m", "", shown).splitlines()] == plain
 
 
-def test_the_answers_to_a_prompt_are_found_in_older_samples(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = compare(capsys, "a", "b")
-    start = out.index("prompt Once")
-    assert "A  it 12" in out[start + 1]
-    assert "│ B  it 3" in out[start + 1]
-    assert [part.strip() for part in out[start + 2].split("│")] == ["there was joy.", "it rained."]
-
-
 def test_a_broken_journal_is_compared_as_far_as_it_goes_and_reported(
     runs: dict[str, RunFolder], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,11 +76,6 @@ class QuestionDroppedError(Exception):
         super().__init__(DROPPED)
 
 
-def never() -> bool:
-    """Return False: somebody always waits."""
-    return False
-
-
 def unanswered(question: Question, problem: str) -> Answer:
     """Return the answer to a question that will not be answered, with `problem` as the reason."""
     return Answer(writer=question.writer, iteration=0, prompt="", completions=[], seconds=0.0, problem=problem)

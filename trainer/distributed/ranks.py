@@ -42,10 +42,6 @@ class Released(Exception):  # noqa: N818  nothing went wrong
     """End of what a rank does, because the first rank has ended it on request."""
 
 
-def _ignore(_: str) -> None:
-    """Do nothing with a message: no run is under way."""
-
-
 class Ranks:
     """The processes that train one run together; each has the whole model. Alone, nothing is exchanged.
 
@@ -62,7 +58,7 @@ class Ranks:
         self.alone = self.size == 1  # this process trains the run by itself
         self.timeout = timeout  # seconds that an exchange may take
         self.hosts = [f"rank {rank}" for rank in range(self.size)]  # names for messages
-        self.on_hang: Callable[[str], None] = _ignore
+        self.on_hang: Callable[[str], None] = lambda _: None
         """Called with the reason before the process ends because an exchange took too long, on another thread."""
         self.begin()
         self._began: float | None = None  # of the exchange under way
@@ -240,7 +236,7 @@ class Ranks:
 
     def end(self) -> None:
         """Send the others their end, if they wait for it; those that have failed wait for nothing."""
-        self.on_hang = _ignore  # of a run, whose model would stay in memory until the next one
+        self.on_hang = lambda _: None  # of a run, whose model would stay in memory until the next one
         if self.idle:
             with contextlib.suppress(RankError):
                 self.send("end")

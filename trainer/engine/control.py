@@ -19,7 +19,6 @@ from trainer.questions import (
     Question,
     QuestionDroppedError,
     Reply,
-    never,
     unanswered,
 )
 
@@ -117,7 +116,7 @@ class Control:
         """Emit `event` as one of the run's own; a run that has ended ignores it."""
         self._requests.put(("report", event))
 
-    def ask(self, question: Question, reply: Reply, dropped: Dropped = never) -> None:
+    def ask(self, question: Question, reply: Reply, dropped: Dropped = lambda: False) -> None:
         """Ask the model to write, within a token step or micro-batch and after earlier questions.
 
         `reply` always gets an answer, on the trainer's thread, or on this one if the run has ended. If the run has

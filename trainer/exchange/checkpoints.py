@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import mlx.core as mx
@@ -12,9 +13,8 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model, make_shards
 
-from trainer.config.schema import BackboneConfig
 from trainer.files import read_json
-from trainer.models.adapters import LoRA, Parameters, linear_places, new_adapter, only_adapter, update_lora
+from trainer.models.adapters import LoRA, Parameters, linear_places, only_adapter
 from trainer.models.backbone import LoadedModel, ScalarHead
 from trainer.models.peft_adapters import CLASSIFIER, Part, check_names
 from trainer.models.trunk import family_of
@@ -22,57 +22,31 @@ from trainer.models.trunk import family_of
 _HEADS = ("lm_head.",)
 _QUANTIZED = ("quantization", "quantization_config", "torch_dtype")  # of config.json, no longer true
 _CAUSAL, _SEQUENCE = "ForCausalLM", "ForSequenceClassification"
+NO_LAYERS: Mapping[str, LoRA] = MappingProxyType({})
 
 
-def adapter_layers(
-    backbone: nn.Module, config: BackboneConfig, arrays: Parameters, prefix: str = ""
-) -> dict[str, LoRA]:
-    """Return LoRA layers around the targets of `backbone` with `arrays`, named as in `lora_parameters`."""
-    layers, _ = new_adapter(backbone, config, mx.random.key(0))
-    update_lora(layers, arrays, prefix)
-    return layers
+def write_model(
+    folder: Path, loaded: LoadedModel, layers: Mapping[str, LoRA] = NO_LAYERS, head: ScalarHead | None = None
+) -> None:
+    """Write the backbone of `loaded`, unpacked if it is quantised, for transformers, with `layers` folded in.
 
-
-def write_model(folder: Path, loaded: LoadedModel) -> None:
-    """Write the backbone of `loaded`, unpacked if it is quantised, as a language model of transformers.
-
-    Raises ModelError for a family whose weights have other names there.
+    It is a language model or, with `head`, a sequence classifier. Its score is head.weight . h / head.std, read at the
+    last token that is no end token. The constant that a head without a bias cannot hold, -mean / std, is in config.json
+    in OpenRLHF's form, `mean` with `std` = 1. Raises ModelError for a family whose weights have other names there, or
+    that has no classifier.
     """
-    _write(folder, loaded, _weights(loaded.backbone, {}, "weights"), {})
-
-
-def write_classifier(folder: Path, loaded: LoadedModel, layers: Mapping[str, LoRA], head: ScalarHead) -> None:
-    """Write the backbone of `loaded` with `layers` folded in and `head` as a sequence classifier of transformers.
-
-    Its score is head.weight . h / head.std, read at the last token that is no end token. The constant that a head
-    without a bias cannot hold, -mean / std, is in config.json in OpenRLHF's form, `mean` with `std` = 1. Raises
-    ModelError for a family whose weights have other names there, or that has no classifier.
-    """
-    weights = _weights(loaded.backbone, layers, "classifier")
-    weights = {name: array for name, array in weights.items() if not name.startswith(_HEADS)}
-    weights[f"{CLASSIFIER}.weight"] = (head.weight / head.std)[None]
-    about = {
-        "num_labels": 1,
-        "id2label": {"0": "LABEL_0"},
-        "label2id": {"LABEL_0": 0},
-        "pad_token_id": loaded.tokenizer.eos_token_id,  # so that the end token is not read
-        "mean": head.mean / head.std,
-        "std": 1.0,
-    }
-    _write(folder, loaded, weights, about)
-
-
-def _weights(backbone: nn.Module, layers: Mapping[str, LoRA], part: Part) -> Parameters:
-    """Return all weights of `backbone` with the adapter `layers` folded in, by their names in transformers."""
-    names = check_names(family_of(backbone), part)
-    fused: dict[str, Any] = {name: layer.fuse(dequantize=True) for name, layer in layers.items()}
-    with only_adapter(linear_places(backbone), fused):
-        dequantize_model(backbone)  # on a GPU, where weights are held packed
-        arrays = cast(list[tuple[str, mx.array]], tree_flatten(backbone.parameters()))
-        return {names.to_transformers(name): array for name, array in arrays}
-
-
-def _write(folder: Path, loaded: LoadedModel, weights: Parameters, about: dict[str, Any]) -> None:
+    weights, about = _weights(loaded.backbone, layers, "weights" if head is None else "classifier"), dict[str, Any]()
+    if head is not None:
+        weights = {name: array for name, array in weights.items() if not name.startswith(_HEADS)}
+        weights[f"{CLASSIFIER}.weight"] = (head.weight / head.std)[None]
+        about = {
+            "num_labels": 1,
+            "id2label": {"0": "LABEL_0"},
+            "label2id": {"LABEL_0": 0},
+            "pad_token_id": loaded.tokenizer.eos_token_id,  # so that the end token is not read
+            "mean": head.mean / head.std,
+            "std": 1.0,
+        }
     folder.mkdir(parents=True, exist_ok=True)
     shards = make_shards(weights)
     index: dict[str, str] = {}
@@ -92,6 +66,16 @@ def _write(folder: Path, loaded: LoadedModel, weights: Parameters, about: dict[s
         config.pop("architectures", None)
     _write_json(folder / "config.json", config)
     loaded.tokenizer._tokenizer.save_pretrained(folder)
+
+
+def _weights(backbone: nn.Module, layers: Mapping[str, LoRA], part: Part) -> Parameters:
+    """Return all weights of `backbone` with the adapter `layers` folded in, by their names in transformers."""
+    names = check_names(family_of(backbone), part)
+    fused: dict[str, Any] = {name: layer.fuse(dequantize=True) for name, layer in layers.items()}
+    with only_adapter(linear_places(backbone), fused):
+        dequantize_model(backbone)  # on a GPU, where weights are held packed
+        arrays = cast(list[tuple[str, mx.array]], tree_flatten(backbone.parameters()))
+        return {names.to_transformers(name): array for name, array in arrays}
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

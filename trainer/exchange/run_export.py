@@ -10,7 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from trainer.config import Config
+import mlx.core as mx
+
+from trainer.config import SCHEMAS, AnyConfig, Config
 from trainer.config.dpo import DPOConfig
 from trainer.config.loading import load_config_as
 from trainer.config.problems import shown
@@ -18,11 +20,11 @@ from trainer.config.reward_model import RewardModelConfig
 from trainer.config.reward_sources import ModelSource, PythonSource
 from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError, TrainerError, UsageError, cannot_write
-from trainer.exchange.checkpoints import adapter_layers, write_classifier, write_model
+from trainer.exchange.checkpoints import write_model
 from trainer.exchange.prompts import write_prompts
 from trainer.exchange.trl import TRAINERS, RunFacts, Translated, only_source, readme, translated, trl_files
 from trainer.files import is_folder, read_json, replace_folder
-from trainer.models.adapters import ADAPTER, LoRA, Parameters, read_adapter_config
+from trainer.models.adapters import ADAPTER, LoRA, Parameters, new_adapter, read_adapter_config, update_lora
 from trainer.models.backbone import LoadedModel, ScalarHead, load_backbone
 from trainer.models.peft_adapters import is_peft, write_peft
 from trainer.models.trunk import family_of
@@ -61,8 +63,7 @@ def export_run(folder: RunFolder, given: Path, options: ExportOptions) -> RunExp
             raise UsageError(f"'{output}' exists: choose another folder with --output, or replace it with --force")
         _check_replaceable(output, folder)
     kind = str(read_config(folder).get("kind", "ppo"))
-    fill = {"ppo": _fill_ppo, "dpo": _fill_dpo, "reward-model": _fill_reward_model}.get(kind)
-    if fill is None:
+    if kind not in SCHEMAS:
         raise UsageError(f"run '{folder.name}' is of kind {shown(kind)}, which cannot be exported: name another run")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +71,7 @@ def export_run(folder: RunFolder, given: Path, options: ExportOptions) -> RunExp
             new, old = Path(temporary, "new"), Path(temporary, "old")
             new.mkdir()
             found = RunExport(folder, new, output, options)
-            fill(found)
+            _fill(found, load_config_as(SCHEMAS[kind], folder.config))
             text = "\n".join(readme(found.source, found.contents, found.warnings, found.settings))
             (new / "README.md").write_text(text + "\n", encoding="utf-8")
             (new / _MARKER).write_text(json.dumps([*_files(new), _MARKER], indent=2) + "\n", encoding="utf-8")
@@ -165,7 +166,7 @@ class RunExport:
     def classifier(self, name: str, loaded: LoadedModel, layers: Mapping[str, LoRA], head: ScalarHead) -> str:
         """Write a sequence classifier; return its name, or an empty string with a warning if the family has none."""
         try:
-            write_classifier(self.root / name, loaded, layers, head)
+            write_model(self.root / name, loaded, layers, head)
         except ModelError as error:
             self.warnings.append(f"without {name}: {error}")
             return ""
@@ -208,19 +209,26 @@ class RunExport:
             return ""
         own = config.model.value_model == "adapter"
         arrays: Parameters = snapshot.value if own else snapshot.policy
-        layers = adapter_layers(loaded.backbone, config.model, arrays, ADAPTER if own else "")
+        layers, _ = new_adapter(loaded.backbone, config.model, mx.random.key(0))
+        update_lora(layers, arrays, ADAPTER if own else "")
         unit = snapshot.value_scale or 1.0
         head = ScalarHead(unit * snapshot.value["head.weight"], -unit * float(snapshot.value["head.bias"]))
         return self.classifier(_VALUE, loaded, layers, head)
 
 
-def _fill_ppo(export: RunExport) -> None:
-    config = load_config_as(Config, export.run.config)
+def _fill(export: RunExport, config: AnyConfig) -> None:
     path = export.checkpoint()
+    if isinstance(config, RewardModelConfig):
+        export.reward_model(_REWARD, load_reward_model(path))
+        export.preferences(config)
+        return
     settings = read_adapter_config(path / "policy")
     snapshot = load_checkpoint(path, settings)
     loaded = load_backbone(config.model)
     base = export.policy(snapshot, settings, loaded, config.model)
+    if isinstance(config, DPOConfig):
+        export.preferences(config)
+        return
     contents, warning = write_prompts(export.root, config, loaded.tokenizer)
     export.contents |= contents
     export.warnings += [warning] if warning else []
@@ -240,17 +248,3 @@ def _fill_ppo(export: RunExport) -> None:
         (export.root / file).parent.mkdir(exist_ok=True)
         (export.root / file).write_text(text, encoding="utf-8")
         export.contents[file] = "the settings, for TRL" if file.endswith(".json") else "the command, for TRL"
-
-
-def _fill_dpo(export: RunExport) -> None:
-    config = load_config_as(DPOConfig, export.run.config)
-    path = export.checkpoint()
-    settings = read_adapter_config(path / "policy")
-    export.policy(load_checkpoint(path, settings), settings, load_backbone(config.model), config.model)
-    export.preferences(config)
-
-
-def _fill_reward_model(export: RunExport) -> None:
-    config = load_config_as(RewardModelConfig, export.run.config)
-    export.reward_model(_REWARD, load_reward_model(export.checkpoint()))
-    export.preferences(config)

@@ -187,8 +187,9 @@ class Forward(NamedTuple):
         self, tokens: mx.array, mask: mx.array, temperature: float = 1.0, *, gradient: bool = False
     ) -> mx.array:
         """Return the log-prob of each real token, 0 elsewhere. tokens, mask: [B, T]. Returns [B, T], float32."""
-
-        def compute(logits: mx.array, tokens: mx.array) -> tuple[mx.array, ...]:
-            return (token_logprobs(logits, tokens, temperature),)
-
-        return self.at_positions(mask, compute, {"tokens": tokens}, gradient=gradient)[0]
+        return self.at_positions(
+            mask,
+            lambda logits, tokens: (token_logprobs(logits, tokens, temperature),),
+            {"tokens": tokens},
+            gradient=gradient,
+        )[0]

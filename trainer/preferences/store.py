@@ -153,17 +153,16 @@ class PreferenceStore(AbstractContextManager["PreferenceStore"]):
         """Close the file; the last connection to close leaves everything in `path` itself."""
         self.connection.close()
 
-    def add(self, preference: Preference, *, source: str = "") -> int:
+    def add(self, preference: Preference) -> int:
         """Store a label that was just made and return its id. A judgement without a time gets the present one.
 
-        source: what `preferences` filters labels by; empty for one made here. Raises DataError if `preference` makes no
-        sense, such as a ranking that leaves out a completion.
+        Raises DataError if `preference` makes no sense, such as a ranking that leaves out a completion.
         """
         now = time.time()
         if preference.judgement.time is None:
             preference = replace(preference, judgement=replace(preference.judgement, time=now))
         with self.transaction():
-            return self.append_label(now, *self.find_or_add(preference), source)
+            return self.append_label(now, *self.find_or_add(preference))
 
     def add_many(self, preferences: Iterable[Preference], *, source: str) -> Added:
         """Store preferences that came from `source`, in transactions of 1,000: an error leaves those before it.

@@ -133,19 +133,16 @@ class Predictions(NamedTuple):
 
 def sorted_predictions(pairs: Sequence[PairPrediction], report: RewardModelReport, iteration: int) -> Predictions:
     """Build predictions from `pairs`, in any order, and the report on them."""
-
-    def wrongness(pair: PairPrediction) -> tuple[bool, float]:
-        """Return the sort key of a pair; a NaN lead comes first among the decided pairs, or among the ties."""
-        lead = -abs(pair.lead) if pair.is_tie else pair.lead
-        return pair.is_tie, -math.inf if math.isnan(lead) else lead
-
+    # A NaN lead comes first among the decided pairs, or among the ties: `max` returns its first argument beside it.
+    leads = [max(-math.inf, -abs(pair.lead) if pair.is_tie else pair.lead) for pair in pairs]
+    order = sorted(range(len(pairs)), key=lambda place: (pairs[place].is_tie, leads[place]))
     decided = [pair for pair in pairs if not pair.is_tie]
     return Predictions(
         iteration=iteration,
         report=report,
         chosen=array("d", (pair.chosen_reward for pair in decided)),
         rejected=array("d", (pair.rejected_reward for pair in decided)),
-        pairs=sorted(pairs, key=wrongness),
+        pairs=[pairs[place] for place in order],
         total=len(pairs),
     )
 

@@ -231,16 +231,6 @@ def check_name_is_free(config: AnyConfig) -> None:
             raise _in_use(config)
 
 
-def expected_run(config: AnyConfig, preset_name: str) -> RunFolder:
-    """Return the folder that `create_run` would create now, unless another process does so first.
-
-    Raises as `create_run`.
-    """
-    check_name_is_free(config)
-    runs_dir = Path(config.run.dir)
-    return RunFolder(runs_dir / (config.run.name or next(free_names(runs_dir, name_of(preset_name)))))
-
-
 def open_run(path_or_name: str | Path, runs_dir: Path) -> RunFolder:
     """Return the folder of an existing run: a name in `runs_dir`, or a path.
 

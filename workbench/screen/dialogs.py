@@ -18,7 +18,7 @@ from trainer.errors import counted
 from trainer.events import plain
 from trainer.rewards.code import Code
 from trainer.runs.checkpoint_files import iteration_of, newest_checkpoint
-from trainer.runs.folder import RunFolder, expected_run
+from trainer.runs.folder import RunFolder, check_name_is_free, free_names, name_of
 from trainer.runs.listing import summary_of
 from workbench.config.estimates import estimate
 from workbench.config.fields import fields_by_key, shown, toml_line
@@ -92,12 +92,14 @@ def start_plan(config: Config, preset: str, changed: Sequence[str], *, one_itera
 
     preset: what the run is named after. changed: keys of the settings that differ from it.
     """
-    folder = expected_run(config, preset)
+    check_name_is_free(config)
+    runs_dir = Path(config.run.dir)
+    folder = runs_dir / (config.run.name or next(free_names(runs_dir, name_of(preset))))
     what = "one iteration, then pause" if one_iteration else str(config.ppo.iterations)
     differs = ", ".join(changed[:_NAMED]) + (f" and {len(changed) - _NAMED} more" if changed[_NAMED:] else "")
     facts = [
         *_material(config, what),
-        ("run folder", str(folder.root)),
+        ("run folder", str(folder)),
         _memory(config),
         *([("changed", differs)] if differs else []),
     ]

@@ -141,7 +141,31 @@ def read_arena(row: SourceRow, names: ColumnNames, source: str) -> Preference:
 
     The winner is a word in `winner`, or a 1 in one of winner_model_a, winner_model_b and winner_tie. Raises DataError.
     """
-    parts, used = _arena_parts(row)
+    sides = arena_sides(row.columns)
+    assert sides is not None
+    is_dialogue = sides == _ARENA_SIDES[0]
+    used = sides if is_dialogue else ("prompt", *sides)
+    values = {name: cell(row.columns, name, row.place) for name in used}
+    for name, value in values.items():
+        if isinstance(value, str) and value.startswith("["):  # a list as JSON, as in CSV
+            with contextlib.suppress(ValueError):
+                values[name] = json.loads(value)
+    prompts, *answers = values.values()
+    if not is_dialogue and isinstance(prompts, list) and all(isinstance(one, list) for one in answers):  # its turns
+        if len({*map(len, (prompts, *answers))}) > 1:
+            raise DataError(f"{row.place}: prompt, {' and '.join(sides)} must have the same number of turns")
+        for name, side in zip(sides, answers, strict=True):
+            values[name] = [
+                {"role": role, "content": content}
+                for turn in zip(prompts, side, strict=True)
+                for role, content in zip(("user", "assistant"), turn, strict=True)
+            ]
+        is_dialogue = True
+    whole = SourceRow(row.place, values)
+    if is_dialogue:
+        parts = split_cells(whole, *sides)
+    else:
+        parts = prompt_cell(whole, "prompt"), text_cell(whole, sides[0]), text_cell(whole, sides[1])
     if "winner" in row.columns or not row.columns.keys() & _WINNERS.keys():
         choice = _choice(row, replace(names, choice="winner"))
     else:
@@ -151,33 +175,6 @@ def read_arena(row: SourceRow, names: ColumnNames, source: str) -> Preference:
             raise DataError(f"{row.place}: {given}: exactly one must be 1")
         choice = _WINNERS[won[0]]
     return _pair(row, names, source, parts, (*used, "winner", *_WINNERS), choice, _CHOICE_SIDES)
-
-
-def _arena_parts(row: SourceRow) -> tuple[tuple[Text, Text, Text], tuple[str, ...]]:
-    """Return prompt and completions of a row of Arena, and the columns that they are in. Raises DataError."""
-    sides = arena_sides(row.columns)
-    assert sides is not None
-    used = sides if sides == _ARENA_SIDES[0] else ("prompt", *sides)
-    values = {name: cell(row.columns, name, row.place) for name in used}
-    for name, value in values.items():
-        if isinstance(value, str) and value.startswith("["):  # a list as JSON, as in CSV
-            with contextlib.suppress(ValueError):
-                values[name] = json.loads(value)
-    if sides == used:
-        return split_cells(SourceRow(row.place, values), *sides), used
-    prompts, *answers = values.values()
-    if isinstance(prompts, list) and all(isinstance(one, list) for one in answers):  # the turns of a dialogue
-        if len({*map(len, (prompts, *answers))}) > 1:
-            raise DataError(f"{row.place}: prompt, {' and '.join(sides)} must have the same number of turns")
-        for name, side in zip(sides, answers, strict=True):
-            values[name] = [
-                {"role": role, "content": content}
-                for turn in zip(prompts, side, strict=True)
-                for role, content in zip(("user", "assistant"), turn, strict=True)
-            ]
-        return split_cells(SourceRow(row.place, values), *sides), used
-    whole = SourceRow(row.place, values)
-    return (prompt_cell(whole, "prompt"), text_cell(whole, sides[0]), text_cell(whole, sides[1])), used
 
 
 def column_rows(preference: Preference, options: WriteOptions) -> Iterator[Row]:

@@ -296,20 +296,16 @@ def _prompts(queue: OpenQueue) -> Iterator[PromptSamples | Wait]:
 
     Starts again at the end.
     """
-
-    def in_random_order(prompts: Sequence[PromptSamples]) -> Iterator[PromptSamples]:
-        return iter(queue.rng.sample(prompts, len(prompts)))
-
     found = True  # else none could be read, which was reported
     while found:
         iterations = SampledIterations(queue)
         if iterations.newest() is None:
             data = load_config(iterations.folder.config).data
             rows = yield from awaited(partial(load_prompts, data), "reading the run's prompts", queue.context)
-            yield from in_random_order([PromptSamples(row.prompt, None, row.columns) for row in rows])
+            yield from queue.rng.sample([PromptSamples(row.prompt, None, row.columns) for row in rows], len(rows))
             continue
         found = False
-        for prompt in newest_first(iterations, in_random_order, follow=False):
+        for prompt in newest_first(iterations, lambda some: iter(queue.rng.sample(some, len(some))), follow=False):
             found = True
             yield prompt
 

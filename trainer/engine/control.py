@@ -12,15 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from trainer.errors import Interrupted
 from trainer.events import HumanEvaluation
-from trainer.questions import (
-    DROPPED,
-    Answer,
-    Dropped,
-    Question,
-    QuestionDroppedError,
-    Reply,
-    unanswered,
-)
+from trainer.questions import DROPPED, Answer, Dropped, Question, QuestionDroppedError, Reply, unanswered
 
 INBOX_SECONDS = 0.2
 """Shortest time between two looks into the inbox."""

@@ -16,14 +16,7 @@ from typing import Any, NamedTuple
 
 from trainer.confidence import Z95, wilson_interval
 from trainer.events import HumanEvaluation
-from trainer.preferences.records import (
-    Preference,
-    content_hash,
-    is_tie,
-    length_in_characters,
-    ranked_pairs,
-    tied_pairs,
-)
+from trainer.preferences.records import Preference, content_hash, is_tie, length_in_characters, ranked_pairs, tied_pairs
 
 _JOINERS = "\u200c\u200d"  # in the spelling of names, as in Persian, Sinhala and emoji
 _ENTITIES = {ord(mark): f"&#{ord(mark)};" for mark in string.punctuation if mark not in "-_.,:/()"}

@@ -122,9 +122,8 @@ class Counts:
     labellers: dict[str, int]
 
 
-def default_store(folder: Path) -> Path:
-    """Return the path of the preferences of the workspace `folder`."""
-    return folder / "preferences.db"
+STORE = "preferences.db"
+"""Name of the store of a folder, unless another one is named."""
 
 
 class PreferenceStore(AbstractContextManager["PreferenceStore"]):

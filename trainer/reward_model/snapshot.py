@@ -29,13 +29,7 @@ from trainer.models.adapters import (
 )
 from trainer.reward_model.network import Scale
 from trainer.reward_model.predictions import Baseline
-from trainer.runs.checkpoint_files import (
-    REWARD_MODEL,
-    DamagedCheckpointError,
-    check_content,
-    damage_of,
-    write_folder,
-)
+from trainer.runs.checkpoint_files import REWARD_MODEL, DamagedCheckpointError, check_content, damage_of, write_folder
 
 CARD_FORMAT = FileFormat("format")
 STATE_FORMAT = FileFormat("format")

@@ -23,14 +23,7 @@ from typing import Any
 
 from trainer.errors import RewardError, counted, shortened
 from trainer.reward_types import RewardInput, SourceScores, TrainerState, sequence_name
-from trainer.rewards.code import (
-    CodeLoader,
-    Trust,
-    TrustedFiles,
-    code_of,
-    describe_failure,
-    is_file,
-)
+from trainer.rewards.code import CodeLoader, Trust, TrustedFiles, code_of, describe_failure, is_file
 
 _numbers = itertools.count()
 _FAILURES = (Exception, SystemExit, asyncio.CancelledError)

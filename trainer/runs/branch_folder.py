@@ -25,16 +25,7 @@ from trainer.events import (
     RunStarted,
     SettingChanged,
 )
-from trainer.files import (
-    JSON_BYTES,
-    PRIVATE,
-    SHARED,
-    is_file,
-    open_file,
-    read_regular,
-    sync,
-    write_whole,
-)
+from trainer.files import JSON_BYTES, PRIVATE, SHARED, is_file, open_file, read_regular, sync, write_whole
 from trainer.runs.checkpoint_files import (
     STATE,
     DamagedCheckpointError,

@@ -13,7 +13,7 @@ from trainer.files import may_exist
 from trainer.preferences.records import SessionRecord
 from trainer.preferences.rows import guidelines_hash
 from trainer.preferences.sessions import list_sessions
-from trainer.preferences.store import PreferenceStore, default_store
+from trainer.preferences.store import STORE, PreferenceStore
 from trainer.runs.folder import open_run
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import add, dir_override, whole_number
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
 def opening(args: argparse.Namespace) -> Opening:
     """Return what to open: a session if the options name its items, else the screen that asks. Raises TrainerError."""
-    path = (Path(args.store) if args.store else default_store(Path.cwd())).resolve()
+    path = (Path(args.store) if args.store else Path.cwd() / STORE).resolve()
     kept, flagged = _read_store(path)
     given = "" if args.labeller is None else labeller_name(args.labeller)
     labeller = given or labeller_name(default_labeller(kept))

@@ -14,16 +14,10 @@ from trainer.errors import UsageError, counted
 from trainer.events import plain
 from trainer.files import may_exist
 from trainer.preferences.agreement import Agreement, measure_agreement, render_data_card
-from trainer.preferences.formats import (
-    FORMATS_IN,
-    FORMATS_OUT,
-    ColumnNames,
-    read_preferences,
-    write_preferences,
-)
+from trainer.preferences.formats import FORMATS_IN, FORMATS_OUT, ColumnNames, read_preferences, write_preferences
 from trainer.preferences.records import Preference
 from trainer.preferences.rows import preference_values
-from trainer.preferences.store import PreferenceStore, check_store, default_store
+from trainer.preferences.store import STORE, PreferenceStore, check_store
 from workbench.cli.parser import add
 from workbench.labelling.plans import labeller_name, login_name
 from workbench.numbers import moment, number, percent
@@ -264,7 +258,7 @@ def _reason(name: str) -> tuple[str, ...]:
 
 
 def _path(args: argparse.Namespace) -> Path:
-    return Path(args.store) if args.store else default_store(Path.cwd())
+    return Path(args.store) if args.store else Path.cwd() / STORE
 
 
 def _store(args: argparse.Namespace) -> PreferenceStore:

@@ -16,7 +16,7 @@ from typing import Any
 from trainer.config import load_config
 from trainer.errors import Interrupted, TrainerError, UsageError, counted
 from trainer.preferences.records import QueuePlan, SessionPlan
-from trainer.preferences.store import PreferenceStore, default_store
+from trainer.preferences.store import STORE, PreferenceStore
 from trainer.questions import Answer, Question
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import PPO
@@ -52,7 +52,7 @@ class LabellingController:
         self._policies: PolicyThread | None = None  # of the run that is labelled, if it is not on the screen
         self._asked: list[Future[Answer]] = []  # questions whose answers the session waits for
         store = opening.store if opening else None
-        self.worker = SessionWorker(store or default_store(Path.cwd()), self.ask_run)
+        self.worker = SessionWorker(store or Path.cwd() / STORE, self.ask_run)
         self.training: RewardTraining | None = None  # of a reward model; its run need not have a folder yet
         self._starting = False  # the training
 

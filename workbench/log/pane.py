@@ -200,7 +200,8 @@ class LogPane(Pane):
         if self.is_on_screen:
             self._show()
             return
-        self._unread += sum(entry.level == "error" and not entry.goes_on for entry in entries)
+        new = [entry for entry in entries if entry.at is not None]  # a run that is opened has had its errors
+        self._unread += sum(entry.level == "error" and not entry.goes_on for entry in new)
         if self._unread:
             self.badge = Badge(f"{level_sign('error')}{self._unread}", "error")
 

@@ -177,8 +177,8 @@ class Panes:
             screen.query_one(RewardModelPane).set_runs_dir(runs_dir)
         screen.query_one(TopLines).show_run(view, note=supervisor.note)
         for pane in screen.query(Pane):
-            # The charts show the scores of the samples, even if those are hidden.
-            pane.update_run(view, shown=pane.display or isinstance(pane, SamplesPane))
+            # Even if hidden, the samples give the charts their scores, and the log has the time of each alert.
+            pane.update_run(view, shown=pane.display or isinstance(pane, (SamplesPane, LogPane)))
         self.say_once("\n".join(filter(None, [supervisor.failure, *view.problems])), about="run")
         if (situation := self._situation_now()) != self._situation:
             if self._situation and self._situation.under_way != situation.under_way:

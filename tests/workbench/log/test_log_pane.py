@@ -197,6 +197,13 @@ async def test_errors_that_nobody_has_seen_are_counted_on_the_badge(tmp_path: Pa
         await pilot.pause()
         assert pane.badge == Badge()
         assert lines(app)[-1] == "fine"
+        pane.display = False
+        await pilot.pause()
+        pane.show_run(view := view_of(started(), alarm(1, level="error")))
+        assert pane.badge == Badge(), "a run that is opened has had its errors"
+        view.take(alarm(2, level="error"))
+        pane.show_run(view)
+        assert pane.badge == Badge("✖1", "error")
 
 
 def view_of(*events: Event) -> RunView:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -206,6 +208,28 @@ async def test_hostile_text_is_shown_as_text(text: str) -> None:
         if text.startswith("["):
             assert text[:12] in content
         assert screen.app.is_running
+
+
+async def test_an_alarm_is_in_the_log_with_its_time_though_another_pane_was_on_the_screen() -> None:
+    goes_on = threading.Event()
+
+    def play(emit: Any, control: Control) -> RunEnded:
+        emit(scripted_run.started())
+        emit(scripted_run.iteration(1))
+        goes_on.wait(60)
+        emit(scripted_run.alarm(1, level="error"))
+        emit(end := scripted_run.ended())
+        return end
+
+    async with workbench(play) as (screen, pilot):
+        await start_run(pilot)
+        await until(pilot, lambda: "iteration 1/" in status(screen))
+        goes_on.set()
+        await until(pilot, lambda: "Log·✖1" in status(screen))
+        await pilot.press("f8")
+        await pilot.pause()
+        assert re.search(r"\d\d:\d\d:\d\d ✖  quickstart-0001: iteration 1: error: ", screen_text(screen))
+        assert "Log·" not in status(screen), "they are read"
 
 
 async def test_leaving_with_unsaved_changes_can_save_them_first(

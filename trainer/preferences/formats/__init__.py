@@ -253,28 +253,25 @@ def write_preferences(
         raise UsageError(f"'{path}': format {format} is written to {' or '.join(chosen.suffixes)}")
     options, count = WriteOptions(ties, provenance, Counter()), 0
 
-    def rows_of(preference: Preference) -> Iterator[Row]:
-        comparison = preference.comparison
-        kinds = {isinstance(text, str) for text in (comparison.prompt, *comparison.completions)}
-        if not chosen.verbatim and (chosen.conversational or len(kinds) > 1):
-            preference = _conversation(preference)
-        assert chosen.rows is not None
-        return chosen.rows(preference, options)
-
     def made() -> Iterator[Row]:
         nonlocal count
         is_text = None
-        for row in chain.from_iterable(map(rows_of, preferences)):
-            count += 1
-            first = isinstance(next(iter(row.values())), str)
-            is_text = first if is_text is None else is_text
-            if first != is_text and not chosen.verbatim:  # other trainers assume that all rows are like the first one
-                kinds = ("text", "messages") if is_text else ("messages", "text")
-                raise DataError(
-                    f"format {format}: row 1 is {kinds[0]}, row {count} is {kinds[1]}: write messages for all, "
-                    "with trl-conversational or kto-conversational"
-                )
-            yield row
+        assert chosen.rows is not None
+        for preference in preferences:
+            texts = (preference.comparison.prompt, *preference.comparison.completions)
+            mixed = len({isinstance(text, str) for text in texts}) > 1
+            as_chat = not chosen.verbatim and (chosen.conversational or mixed)
+            for row in chosen.rows(_conversation(preference) if as_chat else preference, options):
+                count += 1
+                first = isinstance(next(iter(row.values())), str)
+                is_text = first if is_text is None else is_text
+                if first != is_text and not chosen.verbatim:  # other trainers assume that all rows are like the first
+                    kinds = ("text", "messages") if is_text else ("messages", "text")
+                    raise DataError(
+                        f"format {format}: row 1 is {kinds[0]}, row {count} is {kinds[1]}: write messages for all, "
+                        "with trl-conversational or kto-conversational"
+                    )
+                yield row
         if not count:
             reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(options.left_out.items()))
             raise DataError(

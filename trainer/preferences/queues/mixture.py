@@ -34,20 +34,18 @@ def dataset(queue: OpenQueue) -> Iterator[Drawn]:
     columns = ColumnNames.of(queue.plan.columns)
     work = partial(read_preferences, source, columns=columns, skip_broken=True, unjudged=True)
     reading = yield from awaited(work, f"reading '{source}'", context)
+    if Path(source).is_file():
+        rows = in_background(
+            lambda: sum(1 for _ in islice(source_rows(source, "train", lambda _: None), _COUNTED + 1)),
+            "counting rows",
+            context.wake,
+        )
 
-    def count_rows() -> int | None:
-        if not Path(source).is_file():
-            return None
-        count = sum(1 for _ in islice(source_rows(source, "train", lambda _: None), _COUNTED + 1))
-        return count if count <= _COUNTED else None
+        def total() -> int | None:
+            count = rows.result() if rows.done() and rows.exception() is None else _COUNTED + 1
+            return count - reading.broken if count <= _COUNTED else None
 
-    rows = in_background(count_rows, "counting rows", context.wake)
-
-    def total() -> int | None:
-        count = rows.result() if rows.done() and rows.exception() is None else None
-        return None if count is None else count - reading.broken
-
-    queue.total = total
+        queue.total = total
     yield from (preference.comparison for preference in reading)
     if reading.broken:
         queue.report(f"{counted(reading.broken, 'broken row')} of '{source}' skipped, the first: {reading.problems[0]}")

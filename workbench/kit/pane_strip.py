@@ -48,6 +48,8 @@ def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
     words = note or view.state_text
     if note == STARTING:
         sign, style = _SIGNS["loading"], "$text-accent"
+    if note == "interrupted":
+        sign, style = "!", "$text-warning"
     if wrong and view.state == "done":
         sign, style = SIGNS["warning"], "$text-warning"
         words += "" if view.alarms else f", {visible(wrong)}"
@@ -65,7 +67,7 @@ def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
         bar = ("━" * full, "$accent"), ("─" * (_BAR - full), "$text-disabled")
         pieces.append(Content.assemble(f"{visible(view.phase.phase)} ", *bar))
     if (last := view.last) is not None:
-        if view.ended is None:
+        if view.ended is None and note != "interrupted":
             pieces.append(Content(f"ETA {duration(view.seconds_left())}"))
         pieces.append(Content(f"{last.tokens_per_second:.0f} tok/s"))
         pieces.append(Content(gigabytes(last.memory_bytes)))

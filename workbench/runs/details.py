@@ -103,8 +103,8 @@ def detail_content(run: RunSummary, detail: Detail | None, left_out: Sequence[tu
         parts.append(f"   {newest}{f', best {detail.best}' if detail.best else ''}")
     if detail is not None and detail.origin:
         parts.append(f"\n{_cut(detail.origin, _LONGEST)}")
-    if left_out:
-        parts.append("\n" + "   ".join(f"{heading} {text}" for heading, text in left_out))
+    if known := [f"{heading} {text}" for heading, text in left_out if text.strip()]:
+        parts.append("\n" + "   ".join(known))
     parts.append((f"\n{visible(str(run.folder.root))}", "$text-muted"))
     problems = [run.problem, *(detail.problems if detail else [])]
     parts += [(f"\n✖ {_cut(problem, _LONGEST_PROBLEM)}", "$text-error") for problem in problems if problem]

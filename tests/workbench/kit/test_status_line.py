@@ -46,6 +46,12 @@ def test_a_run_that_starts_says_what_it_does_until_it_trains() -> None:
     assert text(resumed).startswith("quickstart-0001  ◌ loading the model   iteration 3/12   ")
 
 
+def test_an_interrupted_run_has_the_sign_of_the_list_and_no_time_left() -> None:
+    assert text(view(*TRAINING), note="interrupted").startswith(
+        "quickstart-0001  ! interrupted   iteration 3/12   142 tok/s"
+    )
+
+
 @pytest.mark.parametrize("done", [-(10**6), 10**6])
 def test_a_bar_keeps_its_length_whatever_the_progress(done: int) -> None:
     shown = text(view(*TRAINING, PhaseProgress(iteration=4, phase="update", done=done, total=1)))

@@ -118,6 +118,7 @@ def test_details_show_why_a_run_failed_and_what_is_damaged() -> None:
         assert part in text
     assert str(run.folder.root) in text
     assert "seed" not in detail_content(run, None, []).plain
+    assert "model" not in detail_content(run, None, [("model", "")]).plain, "nobody knows it"
     assert "best" not in detail_content(run, detail._replace(best=""), []).plain
     assert len(detail_content(summary("a", problem="x" * 1_000_000), None, [])) < 1000
 

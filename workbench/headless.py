@@ -262,12 +262,11 @@ class RichDisplay(Display):
     def refresh(self) -> None:
         if self._changed and self._live.is_started:
             self._changed = False
-            self._draw()
+            self._live.update(dashboard(self._view, self._console.width, notice=self._notice), refresh=True)
 
     def close(self) -> None:
-        self._notice = ""
-        if self._live.is_started:
-            self._draw()
+        self._notice, self._changed = "", True
+        self.refresh()
         self._live.stop()
         lines = summary(self._view)
         if lines:
@@ -279,9 +278,6 @@ class RichDisplay(Display):
         if self._live.is_started and self._console.is_terminal:
             with contextlib.suppress(OSError):
                 os.write(self._stdout.fileno(), _SHOW_CURSOR)
-
-    def _draw(self) -> None:
-        self._live.update(dashboard(self._view, self._console.width, notice=self._notice), refresh=True)
 
 
 def dashboard(view: RunView, width: int, *, notice: str = "") -> RenderableType:

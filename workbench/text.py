@@ -6,12 +6,13 @@ A terminal must show every character of a model's text and obey none.
 from __future__ import annotations
 
 import re
+import textwrap
 import unicodedata
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import groupby, zip_longest
 from typing import Any, TypeVar
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 
 _PICTURES = 0x2400  # U+2400 to U+241F picture the control characters U+0000 to U+001F
 _UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, format (bidi among them), surrogates, line separators
@@ -194,3 +195,47 @@ def beside(blocks: Iterable[Sequence[Line]], width: int, joint: Piece) -> Iterat
 def table_line(first: Line, cells: Iterable[Piece], width: int, *, right: bool = False) -> Line:
     """Return a line of a table: `first`, then each cell cut or padded to `width` columns, after a gap."""
     return [*first, *((" " * TABLE_GAP + fit(text, width, right=right), role) for text, role in cells)]
+
+
+def notes(text: str, width: int) -> list[Line]:
+    """Return `text` as muted lines of at most `width` columns."""
+    return [[(line, "muted")] for line in text_lines(text, width)]
+
+
+def text_lines(text: str, width: int, most: int = 0) -> list[str]:
+    """Return `text` in lines of at most `width` columns; if there are more than `most`, the last one is ….
+
+    text: already made safe to print. most: 0 for no limit.
+    """
+    lines = [
+        piece for line in textwrap.wrap(text, width, break_on_hyphens=False) for piece in chop_cells(line, width)
+    ] or [""]
+    return [*lines[: most - 1], "…"] if 0 < most < len(lines) else lines
+
+
+Row = tuple[str, str, Sequence[str]]
+"""Label and unit of a row, and one cell per column. A row without cells is a heading."""
+
+
+def table_lines(columns: Sequence[Piece], rows: Sequence[Row], width: int) -> Iterator[Line]:
+    """Yield lines of at most `width` columns (60 or more); cells are aligned to the right.
+
+    columns: their headings, made safe to print. A heading that is wider than its room has … in its middle.
+    """
+    labels = max(cell_len(label) for label, _, _ in rows)
+    units = max(cell_len(unit) for _, unit, _ in rows)
+    first = labels + (units + 1 if units else 0)
+    room = max(width - first, 0)
+    cells = min(max([cell_len(cell) for *_, cells in rows for cell in cells] + [5]), max(room - TABLE_GAP, 5))
+    blocks = -(-len(columns) // max(room // (cells + TABLE_GAP), 1))
+    at_once = -(-len(columns) // blocks)
+    widest = max(cells, min(max(cell_len(heading) for heading, _ in columns), room // at_once - TABLE_GAP))
+    for start in range(0, len(columns), at_once):
+        if start:
+            yield []
+        shown = slice(start, start + at_once)
+        yield table_line([(" " * first, "text")], columns[shown], widest, right=True)
+        for label, unit, of_row in rows:
+            line: Line = [(padded(label, labels), "text"), *([(f" {padded(unit, units)}", "muted")] if units else [])]
+            pieces = ((cell, "text") for cell in of_row[shown])
+            yield table_line(line, pieces, widest, right=True) if of_row else [(label, "muted")]

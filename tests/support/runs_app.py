@@ -40,7 +40,7 @@ class RunsApp(ThemedApp[None]):
 
     @property
     def names(self) -> list[str]:
-        return [run.name for run in self.table.runs]
+        return [run.name for run in self.table.items]
 
     @property
     def requested(self) -> list[tuple[str, Path]]:

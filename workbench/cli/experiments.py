@@ -101,7 +101,11 @@ def run_sweep(args: argparse.Namespace) -> int:
     sweep, saved = _planned(args)
     check_folders(sweep)
     jobs = min(args.jobs or sweep.jobs, len(sweep.runs))
-    peak, most = _memory(sweep)
+    from workbench.config.estimates import estimate
+    from workbench.system.machine import this_machine
+
+    peak = max(estimate(first.config).memory_bytes or 0 for first, *_ in sweep.combinations.values())
+    most = this_machine().most
     if args.dry_run:
         output.data("\n".join(_listing(sweep, jobs, peak, most)))
         return 0
@@ -160,7 +164,7 @@ def _planned(args: argparse.Namespace) -> tuple[Sweep, Sweep | None]:
     return saved, saved
 
 
-def _listing(sweep: Sweep, jobs: int, peak: int | None, most: int) -> Iterator[str]:
+def _listing(sweep: Sweep, jobs: int, peak: int, most: int) -> Iterator[str]:
     """Yield lines: what the sweep is, and a table of its runs."""
     yield _in_words(sweep, jobs)
     if peak:
@@ -182,15 +186,6 @@ def _in_words(sweep: Sweep, jobs: int) -> str:
     return (
         f"sweep {sweep.name}: {size}, {counted(len(sweep.runs), 'run')}, {at_once}, in {visible(str(sweep.runs_dir))}"
     )
-
-
-def _memory(sweep: Sweep) -> tuple[int | None, int]:
-    """Return the bytes of the largest run, None if the size of its model is not known, and those of the machine."""
-    from workbench.config.estimates import estimate
-    from workbench.system.machine import this_machine
-
-    peaks = [estimate(first.config).memory_bytes or 0 for first, *_ in sweep.combinations.values()]
-    return max(peaks) or None, this_machine().most
 
 
 class _Pool:

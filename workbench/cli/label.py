@@ -87,7 +87,12 @@ def run(args: argparse.Namespace) -> int:
 def opening(args: argparse.Namespace) -> Opening:
     """Return what to open: a session if the options name its items, else the screen that asks. Raises TrainerError."""
     path = (Path(args.store) if args.store else Path.cwd() / STORE).resolve()
-    kept, flagged = _read_store(path)
+    kept, flagged = list[SessionRecord](), tuple[str, ...]()
+    if may_exist(path):
+        with PreferenceStore(path) as store:
+            kept, flagged = list_sessions(store), tuple(store.flagged())
+    elif not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+        raise UsageError(f"cannot create '{path}': its folder is missing or read-only; name another with --store")
     given = "" if args.labeller is None else labeller_name(args.labeller)
     labeller = given or labeller_name(default_labeller(kept))
     if args.guidelines:
@@ -143,16 +148,3 @@ def _options(args: argparse.Namespace, where: Path) -> SessionOptions:
         repeats=REPEATS if args.repeats is None else args.repeats,
         guidelines=args.guidelines or "",
     )
-
-
-def _read_store(path: Path) -> tuple[list[SessionRecord], tuple[str, ...]]:
-    """Return the sessions in the store, newest first, and the keys of what is flagged in it; none without a store.
-
-    Raises UsageError if there is no store and none can be created.
-    """
-    if may_exist(path):
-        with PreferenceStore(path) as store:
-            return list_sessions(store), tuple(store.flagged())
-    if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
-        raise UsageError(f"cannot create '{path}': its folder is missing or read-only; name another with --store")
-    return [], ()

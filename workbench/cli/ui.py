@@ -117,12 +117,16 @@ def open_workbench(opening: Opening) -> int:
     # Not asyncio's handlers, which end with its loop: a run may outlive the screen and still needs them.
     with handled_signals(app.handle_signal):
         with native_output_to(log):
-            message = _show(app)
+            try:
+                message = app.run()
+            except BaseException as bug:  # noqa: BLE001  the run on the trainer's thread goes on, and needs its signals
+                app.report.write("".join(traceback.format_exception(bug)))
+                message = None
         supervisor = app.main.supervisor if app.main is not None else None
         if supervisor is not None and supervisor.trains_here and not supervisor.stuck:
             _go_on_without(app, supervisor)
-        elif bug := app.report.getvalue():
-            output.crash(bug, state_dir())
+        elif trace := app.report.getvalue():
+            output.crash(trace, state_dir())
     if message:
         output.note(message)
     if supervisor is not None and supervisor.stuck:
@@ -130,15 +134,6 @@ def open_workbench(opening: Opening) -> int:
     if app.refusal is not None:
         raise app.refusal
     return INTERRUPTED if app.ended_by is not None else app.return_code or int(bool(app.report.getvalue()))
-
-
-def _show(app: WorkbenchApp) -> str | None:
-    """Show the screen until it closes; return a message for the user."""
-    try:
-        return app.run()
-    except BaseException as bug:  # noqa: BLE001  the run on the trainer's thread goes on, and needs its signals
-        app.report.write("".join(traceback.format_exception(bug)))
-        return None
 
 
 def _go_on_without(app: WorkbenchApp, supervisor: Supervisor) -> None:

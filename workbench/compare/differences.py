@@ -15,9 +15,8 @@ from trainer.confidence import Interval, mean_interval, t_quantile
 from trainer.errors import counted
 from trainer.evaluation.intervals import Floats
 from workbench.compare.compared_run import RunGroup, known
-from workbench.compare.lines import notes, wrapped
 from workbench.compare.measures import STRETCH, RunMeasure, tested_measures
-from workbench.text import Line, visible
+from workbench.text import Line, notes, text_lines, visible
 
 
 class Contrast(NamedTuple):
@@ -110,7 +109,7 @@ def difference_lines(groups: Sequence[RunGroup], width: int) -> Iterator[Line]:
         ]
         none = f"{visible(other.name)} - {visible(first.name)}: no interval, which takes two runs of each"
         for text, role in sentences if intervals else [(none, "muted")]:
-            for place, line in enumerate(wrapped(text, width - 3)):
+            for place, line in enumerate(text_lines(text, width - 3)):
                 yield [(f"{'   ' if place else ' '}{line}", role)]
     if comparisons:
         chance = "where nothing differs, about 1 of 20 intervals still excludes 0"

@@ -10,11 +10,11 @@ from typing import Literal, NamedTuple
 from trainer.runs.listing import RECENT, last_mean
 from workbench.compare.compared_run import ComparedRun, RunGroup, mean
 from workbench.compare.frontier import batch_points, best
-from workbench.compare.lines import NUMBER
 from workbench.numbers import duration, gigabytes, number
 
 LEVELS = (2, 4, 8, 16)  # nats a sequence
 STRETCH = 5  # iterations in a row of a mean
+NUMBER = 12  # columns of a number, at most
 _LONGEST = 14  # columns of a number
 
 

@@ -24,15 +24,27 @@ from workbench.compare.compared_run import (
     windows_text,
 )
 from workbench.compare.frontier import BEST, SEVERAL, best, best_scores, curves_of, levels, plot
-from workbench.compare.lines import NUMBER, Row, heading, notes, table_lines, wrapped
-from workbench.compare.measures import RunMeasure, sections
+from workbench.compare.measures import NUMBER, RunMeasure, sections
 from workbench.compare.settings import ComparedSettings, cautions, compared_settings, setting_lines
 from workbench.kit.axes import scale_of, window_over
 from workbench.kit.glyphs import block
 from workbench.numbers import duration, number, score_text
 from workbench.run.metrics import METRICS_OF_KIND, Metric
 from workbench.run.sample_table import Sample
-from workbench.text import Line, Piece, beside, fit, fit_end, fit_name, padded, visible
+from workbench.text import (
+    Line,
+    Piece,
+    Row,
+    beside,
+    fit,
+    fit_end,
+    fit_name,
+    notes,
+    padded,
+    table_lines,
+    text_lines,
+    visible,
+)
 
 VERSION = 1
 """Version of the plain values. Fields may be added; removing one or changing its meaning changes this number."""
@@ -68,30 +80,30 @@ def report_lines(groups: Sequence[RunGroup], width: int) -> Iterator[Line]:
     """
     settings = compared_settings(groups)
     windows = windows_text([run for group in groups for run in group.runs])
-    yield heading("groups" if has_seeds(groups) else "runs", width)
+    yield _heading("groups" if has_seeds(groups) else "runs", width)
     yield from _run_lines(groups, width)
     for caution in all_cautions(groups, settings):
         yield from notes(visible(f"! {caution}"), width)
     yield []
-    yield heading("numbers", width, f"means of iterations: the last {RECENT}, the best {windows}")
+    yield _heading("numbers", width, f"means of iterations: the last {RECENT}, the best {windows}")
     yield from table_lines(_headings(groups), _number_rows(groups), width)
     if has_seeds(groups):
         from workbench.compare.differences import difference_lines  # here, because it takes NumPy
 
         yield []
-        yield heading("differences", width, "95% intervals")
+        yield _heading("differences", width, "95% intervals")
         yield from difference_lines(groups, width)
     yield []
-    yield heading("score against KL", width, "up and to the left is better")
+    yield _heading("score against KL", width, "up and to the left is better")
     yield from _frontier_lines(groups, width)
     yield []
-    yield heading("curves", width, "on one scale; at the right the means of the first and the last five")
+    yield _heading("curves", width, "on one scale; at the right the means of the first and the last five")
     yield from curve_lines(groups, width)
     yield []
-    yield heading("settings", width, "that differ in config.toml")
+    yield _heading("settings", width, "that differ in config.toml")
     yield from setting_lines(groups, settings, width)
     yield []
-    yield heading("the same prompts", width, "the newest response of each run")
+    yield _heading("the same prompts", width, "the newest response of each run")
     yield from _answer_lines(groups, width)
 
 
@@ -131,6 +143,12 @@ def all_cautions(groups: Sequence[RunGroup], settings: ComparedSettings) -> list
     return found
 
 
+def _heading(title: str, width: int, note: str = "") -> Line:
+    """Return a heading over `width` columns, with a note if it fits."""
+    shown = f"  {note} " if note and len(title) + len(note) + 6 <= width else " "
+    return [(title, "strong"), (shown, "muted"), ("─" * max(width - len(title) - len(shown), 0), "muted")]
+
+
 def _run_lines(groups: Sequence[RunGroup], width: int) -> Iterator[Line]:
     names = [fit_name(visible(group.name), width // 3).rstrip() for group in groups]
     rows = [[fit(visible(cell), _CELL).rstrip() for cell in _facts(group)] for group in groups]
@@ -138,7 +156,7 @@ def _run_lines(groups: Sequence[RunGroup], width: int) -> Iterator[Line]:
     named = max(map(cell_len, names))
     for group, name, row in zip(groups, names, rows, strict=True):
         facts = "  ".join(padded(cell, size) for cell, size in zip(row, widths, strict=True))
-        for place, line in enumerate(wrapped(facts.rstrip(), width - named - 5)):
+        for place, line in enumerate(text_lines(facts.rstrip(), width - named - 5)):
             head = "" if place else f"{group.letter} {name}"
             yield [(f" {padded(head, named + 2)}", group.role), (f"  {line}", "text")]
 
@@ -314,9 +332,9 @@ def _answer(group: RunGroup, sample: Sample, width: int) -> list[Piece]:
     facts.append(f"KL {number(sample.kl, 1, width=NUMBER)}")
     if sample.truncated:
         facts.append(_CUT)
-    head = [(line, group.role) for line in wrapped("  ".join(facts), width)]
+    head = [(line, group.role) for line in text_lines("  ".join(facts), width)]
     text = visible(sample.completion[:_TEXT].strip("\n"))
-    return head + [(line, "text") for line in wrapped(text, width, _LINES)]
+    return head + [(line, "text") for line in text_lines(text, width, _LINES)]
 
 
 def plain_values(groups: Sequence[RunGroup]) -> dict[str, Any]:
@@ -327,6 +345,12 @@ def plain_values(groups: Sequence[RunGroup]) -> dict[str, Any]:
     from workbench.compare.differences import difference_values  # here, because it takes NumPy
 
     settings, letters = compared_settings(groups), [group.letter for group in groups]
+    numbers: dict[str, dict[str, Any]] = {}
+    for measure in (measure for measures in sections(groups).values() for measure in measures):
+        numbers[measure.key] = {group.letter: known(mean(measure.values(group))) for group in groups}
+        ends = {group.letter: interval_of(measure, group) for group in groups}
+        if measure.ends or any(ends.values()):
+            numbers[f"{measure.key}_interval"] = {letter: list(pair) if pair else None for letter, pair in ends.items()}
     curves = curves_of(groups)
     kls = levels(point for of_group in curves for curve in of_group for point in curve.compared)
     runs = {
@@ -340,7 +364,7 @@ def plain_values(groups: Sequence[RunGroup]) -> dict[str, Any]:
         "groups": [{"letter": group.letter, "name": group.name, "seeds": group.seeds} for group in groups],
         "runs": [_run(name, run) for name, run in runs.items()],
         "cautions": all_cautions(groups, settings),
-        "numbers": _numbers(groups),
+        "numbers": numbers,
         "differences": difference_values(groups) if has_seeds(groups) else [],
         "frontier": {
             "runs": {
@@ -398,16 +422,6 @@ def _run(name: str, run: ComparedRun) -> dict[str, Any]:
             for one in run.view.settings
         ],
     }
-
-
-def _numbers(groups: Sequence[RunGroup]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for measure in [measure for measures in sections(groups).values() for measure in measures]:
-        found[measure.key] = {group.letter: known(mean(measure.values(group))) for group in groups}
-        ends = {group.letter: interval_of(measure, group) for group in groups}
-        if measure.ends or any(ends.values()):
-            found[f"{measure.key}_interval"] = {letter: list(pair) if pair else None for letter, pair in ends.items()}
-    return found
 
 
 def _plain_answer(sample: Sample | None) -> dict[str, Any] | None:

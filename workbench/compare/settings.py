@@ -12,8 +12,7 @@ from trainer.engine.live_settings import in_words
 from trainer.errors import StorageError, counted
 from trainer.runs.folder import RunFolder, read_config
 from workbench.compare.compared_run import RunGroup, columns
-from workbench.compare.lines import notes, wrapped
-from workbench.text import TABLE_GAP, Line, fit, table_line, visible
+from workbench.text import TABLE_GAP, Line, fit, notes, table_line, text_lines, visible
 
 MOST = 100  # differences that are shown; configurations have fewer settings
 _NAME = "run.name"  # differs between any two runs
@@ -217,5 +216,5 @@ def _value_lines(groups: Sequence[RunGroup], text: str, width: int) -> Iterator[
     """Yield `text`, already made safe to print, in a few lines after the letters of its groups."""
     head = " ".join(["", *(group.letter for group in groups)])
     head = f" {fit(head, min(cell_len(head), width // 2))} "
-    for number, line in enumerate(wrapped(text, width - cell_len(head), _VALUE_LINES)):
+    for number, line in enumerate(text_lines(text, width - cell_len(head), _VALUE_LINES)):
         yield [(" " * cell_len(head) if number else head, groups[0].role), (line, "text")]

@@ -183,7 +183,7 @@ class ConfigRows(CursorList[Row]):
         """Show other rows, or a message; the cursor stays on its row and in its line, or near its place."""
         before, line, row = self.cursor, self.line, self.selected
         places = {shown.key: place for place, shown in enumerate(rows)}
-        self._items, self._message = rows, if_empty
+        self.items, self._message = rows, if_empty
         place = before
         if row is not None:
             place = places.get(row.key, places.get(row.key.partition(".")[0], before))
@@ -194,7 +194,7 @@ class ConfigRows(CursorList[Row]):
 
     def go_to(self, key: str) -> bool:
         """Move the cursor to the row of `key`; return False if there is none."""
-        place = next((place for place, row in enumerate(self._items) if row.key == key), None)
+        place = next((place for place, row in enumerate(self.items) if row.key == key), None)
         if place is not None:
             self.cursor = place
         return place is not None
@@ -204,5 +204,5 @@ class ConfigRows(CursorList[Row]):
             self.post_message(self.Opened())
 
     def item_line(self, index: int, line: int, width: int) -> Line:
-        pieces = row_line(self._items[index], width)
+        pieces = row_line(self.items[index], width)
         return under_cursor(pieces, width) if index == self.cursor else pieces

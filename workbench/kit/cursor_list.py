@@ -66,13 +66,13 @@ class CursorList(SelectableLines, ScrollView, Generic[Item], can_focus=True, inh
     class Opened(Message):
         """Posted when an item is double-clicked."""
 
-    _items: Sequence[Item] = ()
+    items: Sequence[Item] = ()
     _message = ""  # shown when there are no items
 
     @property
     def selected(self) -> Item | None:
         """Item under the cursor; None in an empty list."""
-        return self._items[self.cursor] if self._items else None
+        return self.items[self.cursor] if self.items else None
 
     def item_line(self, index: int, line: int, width: int) -> Sequence[Piece]:
         """Return one line of the item at `index`, at most `width` columns."""
@@ -84,7 +84,7 @@ class CursorList(SelectableLines, ScrollView, Generic[Item], can_focus=True, inh
 
     def lay_out(self) -> None:
         """Update the layout after the items or the size have changed."""
-        height = self.HEADER_HEIGHT + len(self._items) * self.ITEM_HEIGHT
+        height = self.HEADER_HEIGHT + len(self.items) * self.ITEM_HEIGHT
         self.virtual_size = Size(self.scrollable_content_region.width, height)
         self._scroll_to_cursor()
         self.refresh()
@@ -95,7 +95,7 @@ class CursorList(SelectableLines, ScrollView, Generic[Item], can_focus=True, inh
         self.lay_out()
 
     def validate_cursor(self, cursor: int) -> int:
-        return max(min(cursor, len(self._items) - 1), 0)
+        return max(min(cursor, len(self.items) - 1), 0)
 
     def watch_cursor(self, before: int, after: int) -> None:
         for index in (before, after):
@@ -104,7 +104,7 @@ class CursorList(SelectableLines, ScrollView, Generic[Item], can_focus=True, inh
         self.post_message(self.Moved())
 
     def action_move(self, by: int) -> None:
-        if not 0 <= self.cursor + by < len(self._items):
+        if not 0 <= self.cursor + by < len(self.items):
             self.post_message(self.Left(by))
         self.cursor += by
 
@@ -115,7 +115,7 @@ class CursorList(SelectableLines, ScrollView, Generic[Item], can_focus=True, inh
         self.cursor = 0
 
     def action_last(self) -> None:
-        self.cursor = len(self._items) - 1
+        self.cursor = len(self.items) - 1
 
     def on_resize(self) -> None:
         self.lay_out()
@@ -130,7 +130,7 @@ class CursorList(SelectableLines, ScrollView, Generic[Item], can_focus=True, inh
             self.click_header(event.x)
             return
         index = (event.y - self.HEADER_HEIGHT + self.scroll_offset.y) // self.ITEM_HEIGHT
-        if index < len(self._items):
+        if index < len(self.items):
             again = index == self.cursor
             self.cursor = index
             self.click_item(event, again=again)
@@ -151,11 +151,11 @@ class CursorList(SelectableLines, ScrollView, Generic[Item], can_focus=True, inh
         if index < self.HEADER_HEIGHT:
             return self.header_line(width)
         index -= self.HEADER_HEIGHT
-        if not self._items:
+        if not self.items:
             lines = Content(self._message).wrap(max(width, 1))
             return [(lines[index].plain, self.MESSAGE_ROLE)] if index < len(lines) else None
         item, line = divmod(index, self.ITEM_HEIGHT)
-        return self.item_line(item, line, width) if item < len(self._items) else None
+        return self.item_line(item, line, width) if item < len(self.items) else None
 
     def _scroll_to_cursor(self) -> None:
         seen, top, first = self.size.height - self.HEADER_HEIGHT, self.scroll_offset.y, self.cursor * self.ITEM_HEIGHT
@@ -163,7 +163,7 @@ class CursorList(SelectableLines, ScrollView, Generic[Item], can_focus=True, inh
             return
         margin = min(self.MARGIN, (seen - 1) // 2)
         last = first + max(self.ITEM_HEIGHT - 1, 1) + margin
-        lowest = min(last, len(self._items) * self.ITEM_HEIGHT) - seen
+        lowest = min(last, len(self.items) * self.ITEM_HEIGHT) - seen
         wanted = min(max(top, lowest), max(first - margin, 0))
         if wanted != top:
             self.scroll_to(y=wanted, animate=False, force=True)

@@ -73,8 +73,8 @@ class LogList(CursorList[Entry]):
 
     def show(self, entries: Sequence[Entry], *, dropped: int = 0, message: str = "") -> None:
         """Show `entries`. dropped: so many of those shown before are no longer among them, at the beginning."""
-        follows = self.cursor >= len(self._items) - 1
-        self._items, self._message = entries, message
+        follows = self.cursor >= len(self.items) - 1
+        self.items, self._message = entries, message
         self.put_cursor(len(entries) - 1 if follows else self.cursor - dropped)
         self.post_message(self.Moved())
 
@@ -85,12 +85,12 @@ class LogList(CursorList[Entry]):
     def text_of_line(self, index: int) -> tuple[str, str] | None:
         """Return the whole line, also what has no room."""
         found = super().text_of_line(index)
-        if found is None or index >= len(self._items):
+        if found is None or index >= len(self.items):
             return found
-        return found[0][:_BEFORE_TEXT] + self._items[index].text, "\n"
+        return found[0][:_BEFORE_TEXT] + self.items[index].text, "\n"
 
     def item_line(self, index: int, line: int, width: int) -> Line:
-        entry = self._items[index]
+        entry = self.items[index]
         sign = " " if entry.goes_on else level_sign(entry.level)
         role = entry.level if entry.level in LEVELS else "warning"
         pieces = [
@@ -209,6 +209,7 @@ class LogPane(Pane):
         level = LEVELS.index(entry.level) if entry.level in LEVELS else 1
         return level >= self._least and has_words(entry.text, self.query_one(FilterField).value)
 
+    @on(Input.Changed)
     def _show(self) -> None:
         shown = [entry for entry in self._entries if self._shows(entry)]
         message = "No matching lines" if self._entries else "Nothing yet. Alerts and the output of libraries come here."
@@ -233,10 +234,6 @@ class LogPane(Pane):
 
     def action_filter(self) -> None:
         self.query_one(FilterField).open()
-
-    @on(Input.Changed)
-    def _filter(self) -> None:
-        self._show()
 
     def action_back(self) -> None:
         self.query_one(FilterField).clear_filter()

@@ -151,15 +151,15 @@ class RewardPairList(BlockList[PairPrediction]):
         """
         before, self._marked, self._message = self.selected, marked, message
         self.refresh()
-        if pairs is self._items and pairs:
+        if pairs is self.items and pairs:
             return True
-        self._items = pairs
+        self.items = pairs
         same = [place for place, pair in enumerate(pairs) if before and _texts(pair) == _texts(before)]
         self.put_cursor(same[0] if same else 0)
         return bool(same)
 
     def block(self, index: int, width: int) -> list[str]:
-        pair = self._items[index]
+        pair = self.items[index]
         return pair_lines(pair, index + 1, width, marked=pair.key in self._marked)
 
 

@@ -135,7 +135,14 @@ class RunView:
                 self.history.spend("save", event.iteration, event.seconds)
                 self._mark(event.iteration, "checkpoint", event.path)
             case RunEnded():
-                self._end(event)
+                self.ended = event
+                self.state = event.state
+                self.phase = None
+                self.is_starting = False
+                standing = {alarm.code for alarm in self.alarms}
+                newest = {alert.code: alert for alert in self.alerts if isinstance(alert, Alarm)}
+                self.alarms[:0] = [newest[code] for code in event.alarms if code in newest and code not in standing]
+                self._mark(event.iteration, "end", f"{event.state}: {event.reason}" if event.reason else event.state)
 
     @property
     def newest_evaluations(self) -> list[AnyEvaluation]:
@@ -220,16 +227,6 @@ class RunView:
             self.previous = None
         self.last = event
         self.phase = None
-
-    def _end(self, event: RunEnded) -> None:
-        self.ended = event
-        self.state = event.state
-        self.phase = None
-        self.is_starting = False
-        standing = {alarm.code for alarm in self.alarms}
-        newest = {alert.code: alert for alert in self.alerts if isinstance(alert, Alarm)}
-        self.alarms[:0] = [newest[code] for code in event.alarms if code in newest and code not in standing]
-        self._mark(event.iteration, "end", f"{event.state}: {event.reason}" if event.reason else event.state)
 
     def _mark(self, iteration: int, kind: MarkKind, text: str, level: str = "") -> None:
         _keep(self.marks, Mark(iteration, kind, text, level), _MARKS)

@@ -112,18 +112,13 @@ class RunTable(CursorList[RunSummary]):
     _glances: Mapping[str, Glance] = {}  # of the runs, by name
 
     @property
-    def runs(self) -> Sequence[RunSummary]:
-        """Runs in their present order."""
-        return self._items
-
-    @property
     def left_out(self) -> list[tuple[str, str]]:
         """Headings and values of the selected run in the columns without room."""
         shown = self._widths()
         return [
             (column.heading, self._cells[self.cursor][column.key])
             for column in COLUMNS
-            if self._items and column.key not in shown and column.key != "curve"
+            if self.items and column.key not in shown and column.key != "curve"
         ]
 
     def show(self, runs: Sequence[RunSummary], now: float, glances: Mapping[str, Glance], *, message: str = "") -> None:
@@ -131,8 +126,8 @@ class RunTable(CursorList[RunSummary]):
         before = self.selected
         self._glances = glances
         self._now, self._message = now, message
-        self._items = sorted_runs(runs, self.sorted_by, reverse=self.reversed)
-        self._cells = [{column.key: column.text(run, now) for column in COLUMNS} for run in self._items]
+        self.items = sorted_runs(runs, self.sorted_by, reverse=self.reversed)
+        self._cells = [{column.key: column.text(run, now) for column in COLUMNS} for run in self.items]
         self._natural = {
             column.key: max(
                 cell_len(column.heading) + 1,  # with the sign of the order
@@ -140,7 +135,7 @@ class RunTable(CursorList[RunSummary]):
             )
             for column in COLUMNS
         } | {"curve": _CURVE}
-        places = {run.name: place for place, run in enumerate(self._items)}
+        places = {run.name: place for place, run in enumerate(self.items)}
         self.put_cursor(places.get(before.name, self.cursor) if before else self.cursor)
         self.post_message(self.Moved())
 
@@ -157,7 +152,7 @@ class RunTable(CursorList[RunSummary]):
             key = keys[(keys.index(self.sorted_by) + 1) % len(keys) if self.sorted_by in keys else 0]
         self.reversed = key == self.sorted_by and not self.reversed
         self.sorted_by = key
-        self.show(self._items, self._now, self._glances, message=self._message)
+        self.show(self.items, self._now, self._glances, message=self._message)
 
     def click_header(self, x: int) -> None:
         left = _GUTTER
@@ -178,7 +173,7 @@ class RunTable(CursorList[RunSummary]):
         return line
 
     def item_line(self, index: int, line: int, width: int) -> Line:
-        run, cells = self._items[index], self._cells[index]
+        run, cells = self.items[index], self._cells[index]
         sign = "◆" if run.name in self._marked else "▸" if run.name == self._current else ""
         state = "alarmed" if is_alarmed(run) else run.state if run.state in SIGNS else ""
         roles = {"state": state, "age": "muted", "model": "muted"}
@@ -229,7 +224,7 @@ class HomeChoices(CursorList[Choice]):
 
     def show(self, choices: Sequence[Choice]) -> None:
         """Show the choices."""
-        self._items = choices
+        self.items = choices
         self.styles.height = len(choices) + 2
         self.put_cursor(self.cursor)
 
@@ -240,7 +235,7 @@ class HomeChoices(CursorList[Choice]):
         return [(fit_start("  What do you want to do?", width), "muted")]
 
     def item_line(self, index: int, line: int, width: int) -> Line:
-        choice, longest = self._items[index], max(len(one.title) for one in self._items)
+        choice, longest = self.items[index], max(len(one.title) for one in self.items)
         head = f"{_INDENT}{choice.key}{_INDENT}{choice.title:{longest}}{_INDENT}"
         pieces: Line = [(_INDENT, ""), (choice.key, "key"), (head[len(_INDENT + choice.key) :], "title")]
         pieces.append((fit_start(choice.text, width - len(head)), "muted"))

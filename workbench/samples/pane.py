@@ -189,7 +189,7 @@ class SamplesPane(Pane):
             self.copy(sample.prompt + sample.completion, "prompt and response")
 
     def action_export(self) -> None:
-        folder, sample, samples = self._listing.folder, self._current, self._list.samples
+        folder, sample, samples = self._listing.folder, self._current, self._list.items
         if folder is None or sample is None or not isinstance(samples, SampleTable):
             return
         marked = list(self._listing.bookmarks or ())

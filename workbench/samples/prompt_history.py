@@ -101,14 +101,14 @@ class ResponseList(CursorList[Sample]):
 
     def show(self, samples: Sequence[Sample], cursor: int) -> None:
         """List `samples` with the cursor on one of them."""
-        self._items = samples
+        self.items = samples
         self.put_cursor(cursor)
 
     def header_line(self, width: int) -> Line:
         return [(_HEADINGS[:width], "muted")]
 
     def item_line(self, index: int, line: int, width: int) -> Line:
-        sample = self._items[index]
+        sample = self.items[index]
         row: Line = [(response_row(sample, is_base=sample is self.base)[:width], "")]
         return under_cursor(row, width) if index == self.cursor else row
 

@@ -94,24 +94,19 @@ class SampleList(BlockList[Sample]):
         self.marked: Collection[SampleKey] = ()  # those with a bookmark
         self._iterations = False
 
-    @property
-    def samples(self) -> Sequence[Sample]:
-        """The listed samples, in order."""
-        return self._items
-
     def show(self, samples: Sequence[Sample], *, message: str = "", iterations: bool = False) -> None:
         """Show `samples`, with the cursor on the same sample as before if it is listed, else at the same place.
 
         message: text to show when there are none. iterations: show the iteration of each.
         """
         before = self.selected
-        self._items, self._message, self._iterations = samples, message, iterations
+        self.items, self._message, self._iterations = samples, message, iterations
         place = samples.position_of(before.key) if before is not None and isinstance(samples, SampleTable) else None
         self.cursor = self.validate_cursor(self.cursor if place is None else place)
         self.lay_out()
 
     def block(self, index: int, width: int) -> Sequence[str]:
-        sample = self._items[index]
+        sample = self.items[index]
         return sample_lines(sample, width, marked=sample.key in self.marked, iteration=self._iterations)
 
 
@@ -281,7 +276,7 @@ class SampleListView(MountedWhole, Vertical):
 
     def action_outlier(self, by: int) -> None:
         """Move to the next outlier (by = 1) or the one before (by = -1)."""
-        samples, cursor = self.sample_list.samples, self.sample_list.cursor
+        samples, cursor = self.sample_list.items, self.sample_list.cursor
         places = samples.outliers() if isinstance(samples, SampleTable) else []
         found = next((place for place in places[::by] if (place - cursor) * by > 0), None)
         if found is None:

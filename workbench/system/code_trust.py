@@ -36,7 +36,8 @@ def _trusted_code(file: Path) -> TrustedCode:
 
 def untrusted_code(reward: RewardConfig) -> list[Code]:
     """Return the code that `reward` would run and the user has not trusted. Raises RewardError, StorageError."""
-    return trusted_code().untrusted(_codes(reward))
+    sources = (source for source in reward.sources if isinstance(source, PythonSource))
+    return trusted_code().untrusted([code for source in sources for code in code_of(source.path)])
 
 
 def require_trust(reward: RewardConfig, *, given: bool) -> None:
@@ -69,10 +70,6 @@ def code_text(code: Code) -> str:
     lines = code.source.expandtabs(4).splitlines() or ["(source not available)"]
     width = len(str(len(lines)))
     return "\n".join(f"{number:{width}}  {visible(line)}" for number, line in enumerate(lines, 1))
-
-
-def _codes(reward: RewardConfig) -> list[Code]:
-    return [code for source in reward.sources if isinstance(source, PythonSource) for code in code_of(source.path)]
 
 
 def _agreed(codes: Sequence[Code]) -> bool:

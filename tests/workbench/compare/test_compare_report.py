@@ -16,11 +16,10 @@ from trainer.config.dpo import DPOConfig
 from trainer.events import SettingChanged
 from workbench.compare.compared_run import ComparedRun, shared_prompts
 from workbench.compare.frontier import SEVERAL, Curve, Point, plot
-from workbench.compare.lines import table_lines, wrapped
 from workbench.compare.report import curve_lines, report_lines
 from workbench.compare.settings import ComparedSettings, cautions, compared_settings, setting_lines
 from workbench.run.metrics import DPO, REWARD_MODEL
-from workbench.text import plain
+from workbench.text import plain, table_lines, text_lines
 
 
 def text(lines: Any) -> list[str]:
@@ -203,8 +202,8 @@ def test_answers_are_side_by_side_where_there_is_room() -> None:
     assert any(line.startswith("A  it 12") and "│ B  it 12" in line for line in wide)
     assert any(line.startswith("A  it 12") and "│" not in line for line in narrow)
     assert any(line.startswith("B  it 12") for line in narrow)
-    assert wrapped("a b c d", 1, 3) == ["a", "b", "…"], "long texts end in an ellipsis"
-    assert wrapped("a b c", 1, 3) == ["a", "b", "c"]
+    assert text_lines("a b c d", 1, 3) == ["a", "b", "…"], "long texts end in an ellipsis"
+    assert text_lines("a b c", 1, 3) == ["a", "b", "c"]
 
 
 def test_a_report_says_what_is_missing() -> None:

@@ -158,7 +158,7 @@ async def test_every_word_and_line_can_be_seen_as_it_is_drawn(tmp_path: Path, mo
     faint: dict[tuple[str, str, str], float] = {}
     async with running(size=(120, 40), watch=run) as (screen, pilot):
         app = screen.app
-        await until(pilot, lambda: bool(screen.query_one(SampleList).samples))
+        await until(pilot, lambda: bool(screen.query_one(SampleList).items))
         screen.panes.say("cannot write it")
         for stop, keys in STOPS.items():
             for key in keys:

@@ -336,9 +336,9 @@ async def test_a_run_that_is_watched_is_listed_with_those_beside_it(workspace: P
     async with workbench(watch=Path("elsewhere/a-0001")) as (screen, pilot):
         await pilot.press("f7")
         table = screen.query_one(RunTable)
-        await until(pilot, lambda: {run.name for run in table.runs} == {"a-0001", "a-0002"})
+        await until(pilot, lambda: {run.name for run in table.items} == {"a-0001", "a-0002"})
         await screen.steering.follow(Path("runs/b-0001"))
-        await until(pilot, lambda: {run.name for run in table.runs} == {"b-0001"})
+        await until(pilot, lambda: {run.name for run in table.items} == {"b-0001"})
 
 
 class FakePolicies:

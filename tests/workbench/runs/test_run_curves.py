@@ -33,7 +33,7 @@ async def test_large_curves_of_the_selected_run_or_the_marked_ones_fill_a_large_
     app = RunsApp()
     async with app.run_test(size=(120, 40)) as pilot:
         pane, curves, table = app.query_one(RunsPane), app.query_one(RunCurves), app.query_one(RunTable)
-        await until(pilot, lambda: len(table.runs) == 4)
+        await until(pilot, lambda: len(table.items) == 4)
         await pilot.press("end")
         await until(pilot, lambda: names(curves) == ["old"])
         rows = [curves.render_line(y).text for y in range(curves.size.height)]

@@ -140,7 +140,7 @@ async def test_another_run_starts_from_nothing_but_keeps_search_and_order(run: R
         assert app.heading.strip() == "by score ↓"
         other.write(1, "of the other", "another", "also of the other")
         await show(pilot, other)
-        assert [sample.key.row for sample in app.query_one(SampleList).samples] == [2, 0]
+        assert [sample.key.row for sample in app.query_one(SampleList).items] == [2, 0]
         assert app.heading.endswith("by score ↓")
         await pilot.press("o")
         assert app.heading.endswith("by KL ↓")
@@ -212,7 +212,7 @@ async def test_the_order_goes_by_score_kl_and_length_and_turns_round(run: Run) -
     async with samples_pane(run, "a b c", "d", "e f") as (app, pilot):
 
         def order() -> str:
-            return "".join(str(sample.key.row) for sample in app.query_one(SampleList).samples)
+            return "".join(str(sample.key.row) for sample in app.query_one(SampleList).items)
 
         seen = [order()]
         for key in ("o", "O", "o", "o", "O", "o"):
@@ -233,11 +233,11 @@ async def test_the_whole_run_is_listed_newest_first_and_searched(run: Run) -> No
         await settle(pilot)
         listed = app.query_one(SampleList)
         assert app.heading.startswith("whole run   258 samples")
-        assert [sample.key for sample in listed.samples[:3]] == [(130, 0), (130, 1), (129, 0)]
+        assert [sample.key for sample in listed.items[:3]] == [(130, 0), (130, 1), (129, 0)]
         assert [reported for reported in app.reported if "step-000007" in reported and "damaged" in reported]
         await pilot.press("slash", *"joy it<=3", "enter")
         await settle(pilot)
-        assert [sample.key for sample in listed.samples] == [(3, 0), (2, 0), (1, 0)]
+        assert [sample.key for sample in listed.items] == [(3, 0), (2, 0), (1, 0)]
         assert "2·1" in app.drawn
         await pilot.press("r")
         await settle(pilot)
@@ -251,11 +251,11 @@ async def test_a_mark_is_kept_in_the_run_and_can_be_searched_for(run: Run) -> No
         assert "2 ★   score" in app.drawn
         await pilot.press("slash", *"is:marked", "enter")
         await settle(pilot)
-        assert [sample.key for sample in app.query_one(SampleList).samples] == [(1, 1)]
+        assert [sample.key for sample in app.query_one(SampleList).items] == [(1, 1)]
         app.set_keymap({"sample-filter.clear": "f12"})
         await pilot.press("m")
         await settle(pilot)
-        assert len(app.query_one(SampleList).samples) == 0
+        assert len(app.query_one(SampleList).items) == 0
         assert "No matching samples. Press F12 in the search to show all." in app.drawn, "the user's key"
 
 

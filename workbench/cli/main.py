@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import pkgutil
 import sys
 from collections.abc import Sequence
@@ -59,7 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.make_streams_safe()
     try:
         args = parse(argv)
-        return int(args.execute(args))
+        code = int(args.execute(args))
+        print(end="", flush=True)  # noqa: T201 - here a full disk is still an error of ours
+        return code
     except BrokenPipeError:  # `| head` has read enough
         output.discard_stdout()
         return 0
@@ -73,6 +76,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, TrainerError):
             output.error(str(error))
             return error.exit_code
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            output.discard_stdout()
+            output.error(f"cannot write: {error.strerror}")
+            return 3
         output.crash(error)
         return 1
 

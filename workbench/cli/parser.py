@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
             what, wrong = (name, ": invalid choice") if name else ("unknown command", "")
             message = f"{what} '{value[:_LONGEST]}'{wrong}{_meant(value, _WORD.findall(choices))}"
         else:
-            message = re.sub(r"^argument (\S+): ", r"\1 ", message)
+            message = re.sub(r"^argument (\S+):(?! invalid)", r"\1", message).removeprefix("argument ")
         from trainer.errors import UsageError  # here, because `--help` needs nothing of the trainer
 
         see = " See" if message.endswith("?") else ": see"

@@ -385,6 +385,7 @@ def test_a_new_run_goes_into_the_folder_of_dir(command: str, schema: Any) -> Non
         ),
         (["config", "valdate"], "unknown command 'valdate'; did you mean 'validate'? See 'ppo-workbench config"),
         (["config"], "a command is missing; choose from show, validate, schema: see 'ppo-workbench config --help'"),
+        (["estimate", "--memory", "x"], "--memory: invalid float value: 'x': see 'ppo-workbench estimate --help'"),
         (["--display", "jsn"], "--display 'jsn': invalid choice; did you mean 'json'?"),
         (["config", "schema", "--format", "xx"], "--format 'xx': invalid choice; choose from json, markdown, text:"),
         (["samples", "x", "--sort", "scores"], "--sort 'scores': invalid choice; did you mean 'score'?"),
@@ -400,6 +401,14 @@ def test_a_mistyped_word_is_named_with_what_was_probably_meant(
 ) -> None:
     code, error = refused(capsys, *words)
     assert (code, error.startswith(problem)) == (2, True)
+
+
+@pytest.mark.parametrize("words", [["config", "schema"], ["config", "validate"]])
+def test_a_full_disk_under_the_output_is_an_error_in_one_line(words: list[str]) -> None:
+    command = [sys.executable, "-m", "workbench", *words]
+    with Path("/dev/full").open("w") as full:
+        end = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (end.returncode, end.stderr) == (3, "ppo-workbench: error: cannot write: No space left on device\n")
 
 
 def test_words_after_two_dashes_are_not_options(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from config_files import save_config
 from run_kinds_helper import dpo_evaluation, dpo_step, reward_evaluation, reward_step
-from scripted_run import ended, iteration, started
+from scripted_run import ended, iteration, started, write_events
 from token_samples import SETTINGS, sample_row
 
 from trainer.config import AnyConfig, Config
@@ -18,7 +18,6 @@ from trainer.config.dpo import DPOConfig
 from trainer.config.reward_model import RewardModelConfig
 from trainer.events import Evaluation, Event, SettingChanged
 from trainer.runs.folder import RunFolder
-from trainer.runs.journal import Journal
 from trainer.runs.listing import PPO
 from trainer.runs.samples import write_samples
 from workbench.compare.compared_run import LETTERS, ComparedRun, RunGroup
@@ -120,10 +119,7 @@ def make_run(
     folder = RunFolder(root / name)
     folder.samples.mkdir(parents=True)
     save_config(config or _CONFIGS[kind](), folder.config)
-    journal = Journal(folder.events)
-    for event in events:
-        journal.emit(event)
-    journal.close()
+    write_events(folder.root, *events)
     return folder
 
 

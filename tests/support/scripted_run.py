@@ -381,20 +381,21 @@ def training_module(script: Script) -> types.ModuleType:
     return module
 
 
+def write_events(folder: Path, *events: Event) -> None:
+    """Append to the journal of the run in `folder`."""
+    journal = Journal(folder / "events.jsonl")
+    for event in events:
+        journal.emit(event)
+    journal.close()
+
+
 def make_run(name: str, *, run_kind: str = "ppo", **changes: Any) -> Path:
     """Make a run folder in runs/, as far as these tests read it."""
     folder = Path("runs", name)
     folder.mkdir(parents=True)
     save_config(Config(), folder / "config.toml")
-    journal = Journal(folder / "events.jsonl")
-    for event in (
-        started(name=name, folder=str(folder), run_kind=run_kind),
-        iteration(1),
-        iteration(2),
-        ended("stopped", 2, **changes),
-    ):
-        journal.emit(event)
-    journal.close()
+    first = started(name=name, folder=str(folder), run_kind=run_kind)
+    write_events(folder, first, iteration(1), iteration(2), ended("stopped", 2, **changes))
     return folder
 
 
@@ -402,10 +403,7 @@ def complete_run(name: str, iterations: int = 12) -> Path:
     """Make a run that has done all its iterations, with its last checkpoint."""
     folder = make_run(name)
     save_config(Config.model_validate({"ppo": {"iterations": iterations}}), folder / "config.toml")
-    journal = Journal(folder / "events.jsonl")
-    journal.emit(iteration(iterations))
-    journal.emit(ended("done", iterations))
-    journal.close()
+    write_events(folder, iteration(iterations), ended("done", iterations))
     checkpoint = RunFolder(folder).checkpoint(iterations)
     checkpoint.mkdir(parents=True)
     write_state(checkpoint, {"version": 1})

@@ -33,7 +33,6 @@ from workbench_app import workbench
 from trainer.config import Config
 from trainer.events import SamplesWritten
 from trainer.runs.folder import RunFolder
-from trainer.runs.journal import Journal
 from trainer.runs.samples import write_samples
 from workbench.screen.main_screen import MainScreen
 
@@ -73,12 +72,9 @@ def written_run(folder: Path) -> Path:
     folder.mkdir(parents=True)
     write_samples(RunFolder(folder).samples_file(12), [row], 12, token_samples.SETTINGS)
     save_config(Config(), folder / "config.toml")
-    journal = Journal(folder / "events.jsonl")
-    journal.emit(scripted_run.started(folder=str(folder)))
-    journal.emit(SamplesWritten(iteration=12, path="samples/step-000012.parquet", rows=1, previews=[]))
-    journal.emit(scripted_run.iteration(12))
-    journal.emit(scripted_run.ended("done", 12))
-    journal.close()
+    written = SamplesWritten(iteration=12, path="samples/step-000012.parquet", rows=1, previews=[])
+    start, end = scripted_run.started(folder=str(folder)), scripted_run.ended("done", 12)
+    scripted_run.write_events(folder, start, written, scripted_run.iteration(12), end)
     return folder
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from apart import ROOT
-from scripted_run import ERROR, alarm, ended, lines, make_run, refused
+from scripted_run import ERROR, alarm, ended, lines, make_run, refused, write_events
 from token_samples import sample_row
 
 from trainer import doctor, errors
@@ -26,7 +26,6 @@ from trainer.distributed.ranks import HUNG
 from trainer.doctor import Check
 from trainer.errors import TrainerError
 from trainer.runs.folder import RunFolder
-from trainer.runs.journal import Journal
 from trainer.runs.samples import write_samples
 from workbench.cli import main as cli
 from workbench.cli import train, ui
@@ -171,11 +170,8 @@ def test_runs_are_listed_with_state_progress_score_and_kl_and_a_damaged_one_with
 def test_a_run_that_ended_with_an_error_says_which_and_json_has_one_object_a_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    journal = Journal((folder := make_run("a-0001")) / "events.jsonl")
     left = ended("done", 4, alarms={"step_nan": "error"})
-    for event in (alarm(3, code="truncation"), alarm(4, level="error"), left):
-        journal.emit(event)
-    journal.close()
+    write_events(folder := make_run("a-0001"), alarm(3, code="truncation"), alarm(4, level="error"), left)
     assert cli.main(["runs"]) == 0
     out, _ = lines(capsys)
     assert "  done, step NaN +1  " in out[2]

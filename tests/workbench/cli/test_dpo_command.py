@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from preference_samples import labelled
 from tiny import make_checkpoint
 
 from trainer.events import DPOEvaluation, DPOStep, RunStarted
+from trainer.preferences.formats import write_preferences
 from trainer.runs.journal import read_journal
 from workbench.cli import main as cli
 
@@ -30,12 +30,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     """Return the command in a folder with a tiny model, pairs and `tiny.toml`; it gives exit code and output."""
     make_checkpoint(tmp_path / "model", scale=0.3)
     (tmp_path / "tiny.toml").write_text(CONFIG)
-    with (tmp_path / "pairs.jsonl").open("w") as file:
-        for one in labelled(20):
-            first, second = one.comparison.completions
-            chosen, rejected = (first, second) if one.judgement.choice == "a" else (second, first)
-            row: dict[str, Any] = {"prompt": one.comparison.prompt, "chosen": chosen, "rejected": rejected}
-            file.write(json.dumps(row) + "\n")
+    write_preferences(labelled(20), tmp_path / "pairs.jsonl", format="trl")
     monkeypatch.chdir(tmp_path)
 
     def command(*arguments: str) -> tuple[int, str, str]:

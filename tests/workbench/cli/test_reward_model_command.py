@@ -9,6 +9,7 @@ import pytest
 from preference_samples import labelled, reward_config
 from runs_helper import newest_checkpoint
 
+from trainer.preferences.formats import write_preferences
 from trainer.runs.folder import open_run
 from workbench.cli.main import main
 
@@ -19,12 +20,7 @@ SETTINGS = ("train.batch_size=8", "optim.lr=0.01", "model.lora_scale=4", "data.e
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a working folder with a tiny model and 60 pairs in a file."""
     reward_config(tmp_path)
-    rows = []
-    for one in labelled(60):
-        first, second = one.comparison.completions
-        chosen, rejected = (first, second) if one.judgement.choice == "a" else (second, first)
-        rows.append({"prompt": one.comparison.prompt, "chosen": chosen, "rejected": rejected})
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_preferences(labelled(60), tmp_path / "pairs.jsonl", format="trl")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

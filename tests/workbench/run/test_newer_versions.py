@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_run import alarm, ended, iteration, started
+from scripted_run import alarm, ended, iteration, started, write_events
 from views import drawn, view_of
 
 from trainer.config import Config
 from trainer.events import Alert, Decision, Event, Fix, PhaseProgress, StateChanged
 from trainer.monitoring import Monitor
 from trainer.runs.folder import RunFolder
-from trainer.runs.journal import Journal
 from trainer.runs.listing import list_runs
 from workbench.cli.main import main
 from workbench.kit.pane_strip import fitted, status_pieces
@@ -48,10 +47,7 @@ def folder(tmp_path: Path) -> RunFolder:
     root = tmp_path / "runs/a"
     root.mkdir(parents=True)
     (root / "config.toml").write_text(f"kind = {json.dumps(HOSTILE)}\n[ppo]\niterations = 12\n[model]\npath = 'x'\n")
-    journal = Journal(root / "events.jsonl")
-    for event in events:
-        journal.emit(event)
-    journal.close()
+    write_events(root, *events)
     return RunFolder(root)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from workbench.headless import PlainDisplay, summary
 from workbench.kit.pane_strip import fitted, status_pieces
 from workbench.run.history import History, kind_of
 from workbench.run.metrics import METRICS_OF_KIND
-from workbench.run.sentences import in_brief, sentences
+from workbench.run.sentences import sentences
 from workbench.run.view import Mark
 
 STEPS: dict[str, Any] = {"ppo": iteration, "reward-model": reward_step, "dpo": dpo_step}
@@ -122,21 +121,6 @@ def test_a_win_rate_that_grows_label_by_label_has_one_mark_until_something_else_
 
 
 # Words
-
-
-@pytest.mark.parametrize(
-    ("reported", "words"),
-    [
-        (reward_evaluation(5), "held-out accuracy 0.71 (0.64 to 0.77) of 200"),
-        (dpo_evaluation(5), "held-out accuracy 0.71 (0.64 to 0.77) of 200, KL 0.013"),
-        (human(5), "human win rate 61% (52 to 70) of 80"),
-        (human(5, comparisons=0, win_rate=math.nan), "human win rate - (52 to 70) of 0"),
-        (evaluation(5, parts={"lexicon": 0.25}), "score 0.250"),
-        (evaluation(5, parts={"a": 1.0, "b": math.nan}), "score 0.250 (a 1.000, b -)"),
-    ],
-)
-def test_an_evaluation_in_brief_is_its_number_and_interval(reported: Any, words: str) -> None:
-    assert in_brief(reported) == words
 
 
 @pytest.mark.parametrize(

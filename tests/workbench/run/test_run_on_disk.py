@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from long_journal import write_long_journal
 from scripted_run import ended, iteration, started
+from scripted_run import write_events as write
 
-from trainer.events import Alert, Event, PhaseProgress, RunStarted, SamplePreview, SamplesWritten
+from trainer.events import Alert, PhaseProgress, RunStarted, SamplePreview, SamplesWritten
 from trainer.runs import journal
 from trainer.runs.folder import RunFolder
-from trainer.runs.journal import Journal
 from trainer.runs.sinks import ProgressFile
 from workbench.run import run_on_disk
 from workbench.run.history import History
@@ -51,13 +51,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     clock.monotonic = lambda: clock.now
     monkeypatch.setattr(run_on_disk, "time", clock)
     return clock
-
-
-def write(folder: Path, *events: Event) -> None:
-    journal = Journal(folder / "events.jsonl")
-    for event in events:
-        journal.emit(event)
-    journal.close()
 
 
 def append(folder: Path, data: bytes) -> None:

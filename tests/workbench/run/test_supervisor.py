@@ -8,7 +8,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import create_autospec
@@ -16,7 +15,7 @@ from unittest.mock import create_autospec
 import pytest
 import scripted_run
 from config_files import save_config
-from scripted_run import FIXES, Script, alarm, answered, make_run
+from scripted_run import FIXES, Script, alarm, answered, make_run, write_events
 
 from trainer.config import Config
 from trainer.engine.control import Control
@@ -26,7 +25,6 @@ from trainer.events import SettingChanged
 from trainer.questions import Answer, Question
 from trainer.runs.checkpoint_files import write_state
 from trainer.runs.folder import RunFolder
-from trainer.runs.journal import Journal
 from workbench.kit.pane_strip import status_pieces
 from workbench.run import supervisor as module
 from workbench.run.run_on_disk import RunOnDisk
@@ -215,8 +213,7 @@ def test_the_target_of_the_kl_is_that_of_the_run_and_follows_its_settings() -> N
     save_config(config.model_copy(update={"ppo": ppo}), folder / "config.toml")
     supervisor.watch(folder)
     assert supervisor.view.kl_target == 4.5
-    with closing(Journal(folder / "events.jsonl")) as journal:
-        journal.emit(SettingChanged(iteration=2, key="ppo.kl_target", old=4.5, value=6.0))
+    write_events(folder, SettingChanged(iteration=2, key="ppo.kl_target", old=4.5, value=6.0))
     poll(supervisor)
     assert supervisor.view.kl_target == 6.0
     for content in ("broken [", f'ppo = {{ kl_controller = "adaptive", kl_target = 1{"0" * 400} }}\n'):
@@ -248,12 +245,10 @@ def test_a_run_that_is_about_to_start_in_another_process_is_not_shown_as_stopped
         supervisor.watch(folder)
         assert (supervisor.note, supervisor.view.problems) == ("starting", [])
         assert "◌ starting" in status_pieces(supervisor.view, note=supervisor.note)[0].plain
-        with closing(Journal(folder / "events.jsonl")) as journal:
-            journal.emit(scripted_run.started(name="elsewhere", folder=str(folder), resumed_at=2))
+        write_events(folder, scripted_run.started(name="elsewhere", folder=str(folder), resumed_at=2))
         poll_until(supervisor, lambda: supervisor.view.ended is None and supervisor.view.started is not None)
         assert supervisor.note == ""
-        with closing(Journal(folder / "events.jsonl")) as journal:
-            journal.emit(scripted_run.ended())
+        write_events(folder, scripted_run.ended())
         poll_until(supervisor, lambda: supervisor.view.ended is not None)
         assert supervisor.note == "", "the process of the run that has just ended"
 

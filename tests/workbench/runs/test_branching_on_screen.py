@@ -10,6 +10,7 @@ import pytest
 import scripted_run
 from config_files import save_config
 from scripted_run import Script, iteration, make_run, started
+from scripted_run import write_events as write
 from textual.pilot import Pilot
 from textual.widgets import Input
 from waiting import until
@@ -22,7 +23,6 @@ from trainer.events import BranchedFrom, SettingChanged
 from trainer.runs.branch_folder import origin
 from trainer.runs.checkpoint_files import write_state
 from trainer.runs.folder import RunFolder, trash_run
-from trainer.runs.journal import Journal
 from trainer.runs.listing import summary_of
 from workbench.kit.banner import Banner
 from workbench.kit.dialog import TextPromptScreen
@@ -47,13 +47,6 @@ def branchable(name: str = "past", **reward: Any) -> Path:
     checkpoint(folder, 1)
     checkpoint(folder, 2)
     return folder
-
-
-def write(folder: Path, *events: Any) -> None:
-    journal = Journal(folder / "events.jsonl")
-    for event in events:
-        journal.emit(event)
-    journal.close()
 
 
 def branch(folder: Path, *overrides: str, at: int = 1) -> RunFolder:

@@ -36,8 +36,6 @@ def write_files() -> None:
     Path("two.jsonl").write_text(json.dumps({"question": "Why?", "answer": "So"}) + "\n")
     Path("chat.jsonl").write_text(json.dumps({"prompt": [{"role": "user", "content": "Hi"}]}) + "\n")
     Path("lines.txt").write_text("One day\nOne night\n")
-    Path("torn.jsonl").write_text('{"prompt": "Once"}\n{"prompt": \n')
-    Path("empty.jsonl").write_text("")
     Path("blank.jsonl").write_text('{"prompt": "  "}\n')
     Path("one.py").write_text("import nothing_there\ndef score(**_): ...\ndef _help(): ...\n")
     Path("several.py").write_text("def a(): ...\ndef b(): ...\n")
@@ -91,10 +89,8 @@ def test_every_answer_gives_valid_settings() -> None:
         ("Another model", "\0", "is not a folder"),
         ("Another model", "x" * 300, "cannot be read"),
         ("Your own", "nowhere.jsonl", "no such file"),
-        ("Your own", "torn.jsonl", "torn.jsonl:2: not JSON"),
         ("Your own", "two.jsonl", "the columns are question, answer; name one, as in two.jsonl:question"),
         ("Your own", "two.jsonl:anser", "no column 'anser': the columns are question, answer"),
-        ("Your own", "empty.jsonl", "at least one row"),
         ("Your own", "blank.jsonl", "is empty: remove the row"),
         ("Your own", "storyopenings", "did you mean 'story-openings'?"),
         ("A length", "forty", "'forty' is not a number of tokens"),

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 from runs_app import RunsApp
-from scripted_run import ended, iteration, make_run, started
+from scripted_run import ended, iteration, make_run, started, write_events
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 from waiting import until
 from workbench_app import settle
 
 from trainer.runs.folder import RunFolder, rename_run
-from trainer.runs.journal import Journal
 from trainer.runs.listing import RunSummary
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.pane import Badge
@@ -149,10 +148,7 @@ async def test_runs_are_listed_newest_first_with_word_and_sign() -> None:
         assert first.split()[:6] == ["c-run", "■", "stopped", "2/100", "0.150", "0.75"]
         assert first.rstrip().endswith("starter")
         assert "seed 0" in app.text("#run-detail")
-        journal = Journal(Path("runs/c-run/events.jsonl"))
-        journal.emit(started(resumed_at=0))
-        journal.emit(iteration(1, score_mean=math.nan, kl=math.inf))
-        journal.close()
+        write_events(Path("runs/c-run"), started(resumed_at=0), iteration(1, score_mean=math.nan, kl=math.inf))
         await until_listed(pilot, app)
         assert app.drawn()[1].split()[4:6] == ["-", "-"]
 
@@ -391,10 +387,8 @@ async def test_damaged_runs_show_their_problem_and_can_be_trashed(workspace: Pat
 async def test_names_and_reasons_are_text_whatever_they_hold() -> None:
     name = "[@click=app.quit]x [x] \x1b[31m \u202e 🎉"
     make_run(name)
-    journal = Journal(Path("runs", name, "events.jsonl"))
-    journal.emit(started(model="[/m]\x1b" + "m" * 1_000_000))
-    journal.emit(ended("failed", 2, reason="[/r] \x9b"))
-    journal.close()
+    start = started(model="[/m]\x1b" + "m" * 1_000_000)
+    write_events(Path("runs", name), start, ended("failed", 2, reason="[/r] \x9b"))
     app = RunsApp()
     async with app.run_test(size=(160, 30)) as pilot:
         await settle(pilot)

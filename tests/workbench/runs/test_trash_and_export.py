@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 from runs_app import RunsApp
-from scripted_run import iteration, make_run, started
+from scripted_run import iteration, make_run, started, write_events
 from textual.widgets import Input
 from waiting import until
 from workbench_app import settle
 
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder, read_config, restore_run, trash_run
-from trainer.runs.journal import Journal
 from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import TextPromptScreen
 from workbench.runs.details import write_comparison
@@ -141,10 +140,8 @@ def test_a_backquote_in_a_name_does_not_end_the_fence(monkeypatch: pytest.Monkey
 
 async def test_scores_are_drawn_as_a_curve_that_is_no_column_to_sort_by_and_grows_with_its_journal() -> None:
     app = RunsApp()
-    journal = Journal(Path("runs/beta/events.jsonl"))
-    journal.emit(started(name="beta", resumed_at=2))
-    for number, score in enumerate((0.0, 0.5, 1.0), 3):
-        journal.emit(iteration(number, score_mean=score))
+    steps = [iteration(number, score_mean=score) for number, score in enumerate((0.0, 0.5, 1.0), 3)]
+    write_events(Path("runs/beta"), started(name="beta", resumed_at=2), *steps)
     app.pane.display = False
     async with app.run_test(size=(120, 30)) as pilot:
         app.pane.refresh_runs()  # while it has no size
@@ -161,7 +158,6 @@ async def test_scores_are_drawn_as_a_curve_that_is_no_column_to_sort_by_and_grow
         assert "score curve" in table.render_line(0).text
         await pilot.press(*["o"] * 12)
         assert table.sorted_by != "curve"
-        journal.emit(iteration(6, score_mean=-1.0))
+        write_events(Path("runs/beta"), iteration(6, score_mean=-1.0))
         app.pane.refresh_runs()
         await until(pilot, lambda: "█▁ " in beta())
-    journal.close()

@@ -21,7 +21,6 @@ from trainer.engine.control import Control
 from trainer.engine.inbox import Inbox
 from trainer.events import Alarm, Event, Fix, Iteration, RunEnded
 from trainer.runs.folder import RunFolder
-from trainer.runs.journal import Journal
 from workbench.kit.banner import Banner
 from workbench.labelling.pane import LabelPane
 from workbench.screen.main_screen import MainScreen
@@ -183,10 +182,8 @@ def watched(name: str, *alarms: Alarm) -> Path:
     """Make a run on disk with these alarms at its end."""
     folder = make_run(name)
     (folder / "events.jsonl").unlink()
-    journal = Journal(folder / "events.jsonl")
-    for event in (scripted_run.started(name=name, folder=str(folder)), scripted_run.iteration(1), *alarms):
-        journal.emit(event)
-    journal.close()
+    start = scripted_run.started(name=name, folder=str(folder))
+    scripted_run.write_events(folder, start, scripted_run.iteration(1), *alarms)
     return folder
 
 

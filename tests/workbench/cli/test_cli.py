@@ -31,13 +31,6 @@ from workbench.cli import main as cli
 from workbench.cli import train, ui
 from workbench.cli.config import configuration
 
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep runs out of the working tree."""
-    monkeypatch.chdir(tmp_path)
-
-
 # usage
 
 

@@ -25,7 +25,6 @@ WARNING = "ppo-workbench: warning: "
 @pytest.fixture(autouse=True)
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, RunFolder]:
     """Make runs of every kind in the working folder."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     root = tmp_path / "runs"
     root.mkdir()

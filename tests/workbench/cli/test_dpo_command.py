@@ -26,12 +26,11 @@ rollout.max_new_tokens = 4
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     """Return the command in a folder with a tiny model, pairs and `tiny.toml`; it gives exit code and output."""
     make_checkpoint(tmp_path / "model", scale=0.3)
     (tmp_path / "tiny.toml").write_text(CONFIG)
     write_preferences(labelled(20), tmp_path / "pairs.jsonl", format="trl")
-    monkeypatch.chdir(tmp_path)
 
     def command(*arguments: str) -> tuple[int, str, str]:
         code = cli.main(arguments)

@@ -122,7 +122,6 @@ def test_a_run_may_be_moved_and_resumed_from_anywhere(
 ) -> None:
     """Relative paths of the configuration are saved as absolute ones."""
     workspace(tmp_path)
-    monkeypatch.chdir(tmp_path)
     files = ["model.path=model", "data.prompts=prompts.jsonl", 'reward.sources=["rewards.py:score"]', "run.dir=runs"]
     assert headless(tmp_path, *files, "ppo.iterations=1", "eval.every=1") == 0
     (tmp_path / "runs" / "a").rename(tmp_path / "moved")

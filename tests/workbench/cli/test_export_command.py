@@ -28,9 +28,8 @@ def run(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[int, str, str]
 
 
 def test_the_folder_goes_to_stdout_and_what_is_lost_to_stderr(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     code, out, err = run(capsys, "export", "a", "--dir", made / "runs")
     assert (code, out) == (0, "exports/a\n")
     assert "lost: model.value_model, reward.sources, ppo.ratio_threshold" in err

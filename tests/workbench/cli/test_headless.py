@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import re
 import signal
 import subprocess
 import sys
@@ -18,12 +17,6 @@ from scripted_run import ERROR, Script, complete_run, lines, make_run
 
 from workbench.cli import main as cli
 from workbench.cli.config import RESUMABLE
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep runs out of the working tree."""
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -43,16 +36,6 @@ def test_a_run_gets_the_configuration_its_name_and_that_of_the_preset_or_file(tr
     Path("my-study.toml").write_text("[ppo]\nepochs = 3\n")
     assert cli.main(["--no-ui", "--config", "./my-study.toml", "--display", "json"]) == 0
     assert (trainer.received["preset"], trainer.received["config"].ppo.epochs) == ("./my-study.toml", 3)
-
-
-def test_stdout_of_a_plain_run_holds_the_numbers_and_nothing_else(
-    trainer: Script, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["--no-ui"]) == 0
-    out, err = lines(capsys)
-    assert len(out) == 2 + 12
-    assert all(re.match(r" *\d+/12 ", line) for line in out[2:])
-    assert all(line.startswith("ppo-workbench: ") for line in err)
 
 
 def test_a_run_resumes_by_name_with_its_own_configuration_and_what_may_change(trainer: Script) -> None:

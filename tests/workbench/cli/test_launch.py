@@ -72,10 +72,7 @@ def test_a_killed_rank_is_named_and_the_run_keeps_its_exit_code(tmp_path: Path) 
         (["--local", "2", "reward-model", "eval", "x"], "'reward-model' does not train"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_2(
-    argv: list[str], names: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_wrong_usage_is_one_line_and_exit_2(argv: list[str], names: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, error = refused(capsys, "launch", *argv)
     assert (code, names in error) == (2, True)
 

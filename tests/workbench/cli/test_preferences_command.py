@@ -21,13 +21,6 @@ ROWS = [{"prompt": f"prompt {n}", "chosen": f"good {n}", "rejected": f"bad {n}"}
 KWAY = {"prompt": "p", "completions": ["x", "y"], "ranking": [[1], [0]], "labeller": "bob", "note": "n", "seconds": 2}
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder that the commands run in, with the store."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, list[str], list[str]]:
     """Return exit code, lines of stdout and lines of stderr."""
     capsys.readouterr()

@@ -17,11 +17,10 @@ SETTINGS = ("train.batch_size=8", "optim.lr=0.01", "model.lora_scale=4", "data.e
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path) -> Path:
     """Make a working folder with a tiny model and 60 pairs in a file."""
     reward_config(tmp_path)
     write_preferences(labelled(60), tmp_path / "pairs.jsonl", format="trl")
-    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 

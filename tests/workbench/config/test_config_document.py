@@ -107,7 +107,6 @@ def test_the_only_problem_of_a_configuration_of_another_kind_is_its_kind(tmp_pat
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("absent.toml", "no preset or file '.*': the presets are quickstart"),
         ("mine.toml", r"mine.toml:2: byte 0xff is"),
         (".", r"cannot read configuration '.*': Is a directory"),
     ],

@@ -180,13 +180,12 @@ async def test_a_click_goes_to_a_row_and_a_second_one_edits_it() -> None:
 # Paths
 
 
-def test_a_path_is_completed_to_existing_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_is_completed_to_existing_files(tmp_path: Path) -> None:
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "a.jsonl").touch()
     (tmp_path / "rewards.py").touch()
     (tmp_path / ".hidden").touch()
     (tmp_path / "evil\x1b").touch()
-    monkeypatch.chdir(tmp_path)
     assert completed("p") == "prompts/"
     assert completed("prompts/") == "prompts/a.jsonl"
     assert completed(f"{tmp_path}/rew") == f"{tmp_path}/rewards.py"
@@ -196,9 +195,8 @@ def test_a_path_is_completed_to_existing_files(tmp_path: Path, monkeypatch: pyte
         assert completed(nothing) is None
 
 
-async def test_tab_takes_the_suggested_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tab_takes_the_suggested_path(tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").touch()
-    monkeypatch.chdir(tmp_path)
     async with opened("quickstart", (120, 40)) as s:
         await s.go_to("data.prompts")
         await s.press("enter")

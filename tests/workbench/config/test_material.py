@@ -18,8 +18,7 @@ from workbench.config.estimates import file_problems
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _in_a_folder() -> None:
     Path("rows.jsonl").write_text('{"text": "Once"}\n')
     Path("empty").mkdir()
 

@@ -125,24 +125,13 @@ def test_the_seconds_of_an_iteration_include_its_evaluation_and_its_checkpoints(
         "evaluate": 4.0,
         "save": 0.75,
     }
-    assert view.history.column("seconds_total")[1] == 22.5
+    assert [view.history.column(f"seconds_{name}")[1] for name in ("total", "update")] == [22.5, 11.5]
+    assert math.isnan(view.history.column("seconds_reward")[0])
+    assert not {"seconds", "iteration"} & set(view.history.names)
     other = RunView()
     for event in (other_run("reward-model"), reward_step(1), reward_evaluation(1)):
         other.take(event)
     assert other.history.seconds_at(0) == {"train": 2.5, "evaluate": 4.2}
-
-
-def test_columns_are_the_scalar_fields_of_an_iteration_and_its_seconds_by_phase() -> None:
-    history = History()
-    history.append(iteration(1, seconds={"generate": 6.0, "score": 5.0, "update": 11.5}, memory_bytes=3))
-    assert history.column("seconds_total")[0] == 22.5
-    assert history.column("seconds_update")[0] == 11.5
-    assert math.isnan(history.column("seconds_reward")[0])
-    assert history.column("memory_bytes")[0] == 3
-    assert set(history.names) >= {"score_mean", "kl", "tokens", "policy_lr", "tokens_per_second", "seconds_generate"}
-    assert not {"seconds", "iteration"} & set(history.names)
-    for name in history.names:
-        assert len(history.column(name)) == 1
 
 
 def test_an_iteration_has_the_results_of_the_newest_evaluation_by_then() -> None:

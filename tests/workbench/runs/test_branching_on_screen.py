@@ -14,7 +14,7 @@ from scripted_run import write_events as write
 from textual.pilot import Pilot
 from textual.widgets import Input
 from waiting import until
-from workbench_app import press_when_asked, screen_text, settle, start_run, status, workbench
+from workbench_app import press_when_asked, settle, start_run, status, workbench
 
 from trainer.config import Config
 from trainer.engine.branching import BranchRequest, branch_points, plan_branches
@@ -107,15 +107,6 @@ def test_the_origin_of_a_branch_is_text_whatever_it_holds() -> None:
     assert "branched from [/b]␛[2J after iteration 7, ␛[31m.[x] = " in shown
     assert not {"\x1b", "\u202e"} & {*shown}
     assert len(shown) < 2000
-
-
-async def test_the_pane_shows_the_origin_at_80_columns() -> None:
-    branch(branchable("a-run-with-a-rather-long-name"), "ppo.kl_coef=0.1")
-    async with workbench(size=(80, 24), pane="home") as (screen, pilot):
-        pane = screen.query_one(RunsPane)
-        await until(pilot, lambda: pane.selected is not None)
-        await settle(pilot)
-        assert "branched from a-run-with-a-rather-long-name after iteration 1" in screen_text(screen)
 
 
 # In the application

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from scripted_run import Script
 from textual.widgets import OptionList
 from waiting import until
-from workbench_app import HOME, press_when_asked, screen_text, settle, start_run, status, workbench
+from workbench_app import HOME, screen_text, settle, start_run, status, workbench
 from workspace_runs import LONG_NAME, write_run, write_workspace
 
 from trainer.files import read_toml
@@ -165,20 +165,6 @@ async def test_a_run_that_starts_from_home_goes_to_training_and_home_then_leads_
                 await pilot.press(keys[1])
                 await until(pilot, lambda: shown(screen) == {"training"})
             assert screen.supervisor.trains_here
-
-
-async def test_train_asks_first_and_starts_only_what_was_agreed_to() -> None:
-    async with workbench(Script(scripted_run.wait), size=(80, 24), pane=HOME) as (screen, pilot):
-        await until(pilot, lambda: has_choice(screen, "Train the quickstart"))
-        await pilot.press("t")
-        await press_when_asked(pilot, "escape")
-        await until(pilot, lambda: screen.app.screen is screen)
-        assert shown(screen) == {"home"}
-        assert not screen.supervisor.trains_here
-        assert screen.query_one(HomeChoices).has_focus
-        await start_run(pilot, "t")
-        await until(pilot, lambda: shown(screen) == {"training"})
-        assert screen.supervisor.trains_here
 
 
 @pytest.mark.parametrize(("limit", "shown"), [(0, "at least 3 items waiting"), (20, "20 items waiting")])

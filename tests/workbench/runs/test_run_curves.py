@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from runs_app import RunsApp
@@ -23,9 +22,8 @@ def names(curves: RunCurves) -> Sequence[str]:
 
 
 async def test_large_curves_of_the_selected_run_or_the_marked_ones_fill_a_large_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     write_workspace(time.time())
     read: list[str] = []
     glance_at = run_listing.glance_at

@@ -53,7 +53,6 @@ async def until_listed(pilot: Pilot[None], app: RunsApp) -> None:
 @pytest.fixture(autouse=True)
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make three runs, the oldest a-run and the newest c-run."""
-    monkeypatch.chdir(tmp_path)
     for number, name in enumerate(("a-run", "b-run", "c-run"), 1):
         with monkeypatch.context() as patch:
             patch.setattr(time, "time", lambda n=number: 1_700_000_000.0 + n)

@@ -21,8 +21,7 @@ from workbench.runs.table import RunTable
 
 
 @pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def runs() -> None:
     for name in ("alpha", "beta", "gamma"):
         make_run(name)
 

@@ -95,6 +95,12 @@ class Snapshot(NamedTuple):
     value_scale: float | None = None  # of the critic's head; None: no returns have set it yet
     rollback: Rollback | None = None  # that replaced another state after `iteration`
 
+    def parts(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the fields that a run continues from: those of plain values, and those of arrays."""
+        names = ("policy", "value", "optimizer", *(("average",) if self.average is not None else ()))
+        plain, arrays = ({name: getattr(self, name) for name in fields} for fields in (_PLAIN, names))
+        return plain, arrays
+
     def has_statistics_of(self, reward: RewardConfig) -> bool:
         """Return whether `rewards` are statistics of the sources of `reward`; those of others would mean nothing."""
         sources = _sources(reward)
@@ -146,13 +152,6 @@ def _sources(reward: RewardConfig) -> list[dict[str, Any]]:
     return [source.model_dump() for source in reward.sources]
 
 
-def parts_of(snapshot: Snapshot) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields that a run continues from: those of plain values, and those of arrays."""
-    names = ("policy", "value", "optimizer", *(("average",) if snapshot.average is not None else ()))
-    plain, arrays = ({name: getattr(snapshot, name) for name in fields} for fields in (_PLAIN, names))
-    return plain, arrays
-
-
 def save_checkpoint(folder: Path, snapshot: Snapshot) -> None:
     """Write `snapshot` to `folder` by renaming a finished copy into place, replacing an existing checkpoint.
 
@@ -168,7 +167,7 @@ def save_checkpoint(folder: Path, snapshot: Snapshot) -> None:
         write_arrays(temporary / "optimizer" / "optimizer.safetensors", dict(tree_flatten(snapshot.optimizer)))
 
     rollback = snapshot.rollback and snapshot.rollback._asdict()
-    write_folder(folder, fill, {"format": STATE_FORMAT.version, **parts_of(snapshot)[0], "rollback": rollback})
+    write_folder(folder, fill, {"format": STATE_FORMAT.version, **snapshot.parts()[0], "rollback": rollback})
 
 
 def load_checkpoint(folder: Path, adapter_config: dict[str, Any]) -> Snapshot:

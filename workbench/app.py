@@ -21,7 +21,6 @@ from textual.screen import Screen
 from textual.theme import Theme
 from textual.widgets import Static
 
-from workbench.kit.screen_settings import ScreenSettings
 from workbench.kit.theming import (
     DEFAULT_THEME,
     AsciiOnly,
@@ -32,7 +31,7 @@ from workbench.kit.theming import (
     shipped_themes,
 )
 from workbench.opening import Opening
-from workbench.system.environment import config_dir
+from workbench.system.environment import ScreenSettings, config_dir
 from workbench.system.signals import REASONS, leave_now
 
 if TYPE_CHECKING:

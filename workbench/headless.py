@@ -30,7 +30,6 @@ from trainer.events import (
 )
 from trainer.runs.listing import PPO
 from workbench.kit.glyphs import sparkline
-from workbench.numbers import duration, gigabytes, number, score_text
 from workbench.run.history import kind_of, seconds
 from workbench.run.metrics import Numbers, table, training_command
 from workbench.run.run_on_disk import whole_run
@@ -46,7 +45,7 @@ from workbench.run.sentences import (
 )
 from workbench.run.view import RunView
 from workbench.system import output
-from workbench.text import fit_start, packed, visible
+from workbench.text import duration, fit_start, gigabytes, number, packed, score_text, visible
 
 _TAIL = (("speed", "tok/s", 8), ("memory", "GB", 8), ("time", "s", 9), ("left", "", 10))
 _ACCENT = "cyan"

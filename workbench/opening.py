@@ -24,11 +24,6 @@ class Opening:
     train: Callable[..., Any] | None = None  # replaces the trainer
     label: SessionOptions | None = None  # what to label on the Label pane
 
-    @property
-    def has_run(self) -> bool:
-        """Return whether there is a run to show at once, or something to label."""
-        return bool(self.watch or self.resume or self.label)
-
     def document(self) -> ConfigDocument:
         """Return the configuration to show: of the run to watch or continue, else of the source; with the overrides.
 

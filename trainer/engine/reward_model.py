@@ -43,12 +43,7 @@ from trainer.reward_model.predictions import (
     write_predictions,
 )
 from trainer.reward_model.reward_learner import MOST_COMPARISONS, RewardLearner, check_enough, differences, fit_head
-from trainer.reward_model.snapshot import (
-    RewardModelSnapshot,
-    load_snapshot,
-    parts_of,
-    save_snapshot,
-)
+from trainer.reward_model.snapshot import RewardModelSnapshot, load_snapshot, save_snapshot
 from trainer.runs.folder import RunFolder
 
 
@@ -138,7 +133,8 @@ class RewardModelTraining(StepTraining):
         every = self.config.eval.every
         if self.data.held_out and every and self.number % every == 0 and self.number < self.total:
             yield self.evaluate
-        if self.is_at_the_end():
+        patience = self.config.train.patience
+        if self.number >= self.total or (patience and self.without_better >= patience):
             yield self.finish
 
     def evaluate(self) -> None:
@@ -152,11 +148,6 @@ class RewardModelTraining(StepTraining):
             self.without_better = 0
         else:
             self.without_better += 1
-
-    def is_at_the_end(self) -> bool:
-        """Return whether the step just taken was the last."""
-        patience = self.config.train.patience
-        return self.number >= self.total or bool(patience and self.without_better >= patience)
 
     def finish(self) -> None:
         """Restore the best parameters, and scale rewards to mean 0 and deviation 1 on the reference samples."""
@@ -198,13 +189,14 @@ class RewardModelTraining(StepTraining):
         if snapshot.fingerprint != self._data_fingerprint:
             raise changed_preferences(self.config.data)
         self.scorer.update(snapshot.parameters)
-        self.scorer.scale = snapshot.scale
+        self.scorer.scale = Scale(*snapshot.scale)  # a list from another rank
         self.learner.optimizer.restore(snapshot.optimizer)
         self.number, self.tokens = snapshot.iteration, snapshot.tokens
         self.is_prepared, self._is_finished = True, snapshot.finished
         self.untrained = Baseline(**snapshot.untrained) if snapshot.untrained else None
         self.evaluation, self.without_better = snapshot.report, snapshot.without_better
-        self.best, self.best_report, self.best_iteration = snapshot.best, snapshot.best_report, snapshot.best_iteration
+        self.best_report, self.best_iteration = snapshot.best_report, snapshot.best_iteration
+        self.best = snapshot.best if self.best_report is not None else None
 
     def write(self, folder: Path, snapshot: RewardModelSnapshot) -> None:
         """Write a checkpoint."""
@@ -213,15 +205,6 @@ class RewardModelTraining(StepTraining):
     def read(self, folder: Path) -> RewardModelSnapshot:
         """Read a checkpoint."""
         return load_snapshot(folder)
-
-    def shared_state(self) -> tuple[dict[str, Any], Any]:
-        """Return the current state for the other ranks."""
-        return parts_of(self.snapshot())
-
-    def take_over(self, state: dict[str, Any]) -> None:
-        """Continue from the first rank's state."""
-        here = self.snapshot()._replace(**state | {"scale": Scale(*state["scale"])})
-        self.restore(here._replace(**{"best": None, **self.ranks.from_first(parts_of(here)[1])}))
 
     def _fit_head(self) -> None:
         """Fit the head to the training comparisons, and scale the rewards again, since they have changed."""

@@ -155,7 +155,15 @@ def sweep_names(runs_dir: Path) -> list[str]:
 
 def check_same(wanted: Sweep, saved: Sweep) -> None:
     """Raise UsageError, with the first difference, unless both plans train the same. jobs may differ."""
-    ours, theirs = _about(wanted), _about(saved)
+    trained = []
+    for sweep in (wanted, saved):  # its seeds, the values of each setting that varies, and the other settings
+        first = sweep.runs[0].config
+        tables = first.model_dump(exclude={"run": {"name", "dir", "seed"}})
+        settings = {f"{table}.{name}": shown(value) for table, of in tables.items() for name, value in of.items()}
+        values = {key: ", ".join(sorted(map(json.dumps, of.values()))) for key, of in sweep.vary.items()}
+        seeds = {"--seeds": f"{counted(sweep.seeds, 'seed')} from {first.run.seed}"}
+        trained.append(seeds | settings | values)
+    ours, theirs = trained
     for key, old in theirs.items():
         if (new := ours[key]) != old:
             begins = wanted.runs[0].config.run.seed == saved.runs[0].config.run.seed
@@ -380,15 +388,6 @@ def _in_name(value: Any, text: str, *, whole: bool) -> str:
         words = re.sub(r'[^"]*/(?=[^"])', "", words)  # JSON has its texts in quotes
     pieces = re.findall(r"[\w.\-]+", words)
     return "-".join(pieces)[-_LONGEST_VALUE:].lstrip("-.") or "empty"
-
-
-def _about(sweep: Sweep) -> dict[str, str]:
-    """Return what a sweep trains: its seeds, the values of each setting that varies, and the other settings."""
-    first = sweep.runs[0].config
-    tables = first.model_dump(exclude={"run": {"name", "dir", "seed"}})
-    settings = {f"{table}.{name}": shown(value) for table, of in tables.items() for name, value in of.items()}
-    values = {key: ", ".join(sorted(map(json.dumps, of.values()))) for key, of in sweep.vary.items()}
-    return {"--seeds": f"{counted(sweep.seeds, 'seed')} from {first.run.seed}", **settings, **values}
 
 
 def _damaged(path: Path, reason: str) -> StorageError:

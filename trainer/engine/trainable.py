@@ -23,7 +23,7 @@ from trainer.memory.estimate import changed
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel
 from trainer.pairs.comparisons import Comparisons
-from trainer.policy_checkpoint import load_checkpoint, parts_of, save_checkpoint
+from trainer.policy_checkpoint import load_checkpoint, save_checkpoint
 from trainer.preferences.records import Preference
 from trainer.rewards import Trust, trust_all
 from trainer.runs.folder import RunFolder
@@ -139,14 +139,10 @@ class Trainable:
         """Read what `write` wrote. Raises StorageError."""
         return load_checkpoint(folder, self.actor.adapter_config)
 
-    def shared_state(self) -> tuple[dict[str, Any], Any]:
-        """Return the current state for the other ranks: its plain values, and a tree of its arrays."""
-        return parts_of(self.snapshot())
-
     def take_over(self, state: dict[str, Any]) -> None:
         """Continue from the state of the first rank, whose plain values are `state`."""
-        here = self.snapshot()
-        self.restore(here._replace(**state, **self.ranks.from_first(parts_of(here)[1])))
+        here = self.snapshot()._replace(**state)
+        self.restore(here._replace(**self.ranks.from_first(here.parts()[1])))
 
 
 def check_shares(config: Any, ranks: Ranks) -> None:

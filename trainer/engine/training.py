@@ -307,7 +307,9 @@ class Training:
         if work != kind.step:
             run.state("evaluating")
         found = until_it_fits(
-            lambda: self.ranks.lead(work.__name__, work, kind.shared_state, config=kind.config.model_dump(mode="json")),
+            lambda: self.ranks.lead(
+                work.__name__, work, lambda: kind.snapshot().parts(), config=kind.config.model_dump(mode="json")
+            ),
             make_smaller,
         )
         kind.leave(run.folder)

@@ -46,11 +46,6 @@ class LossSettings(NamedTuple):
         """Return what the losses of a minibatch are divided by."""
         return maths.aggregation_total(batch.mask, self.ppo.loss_aggregation, self.max_new_tokens)
 
-    @property
-    def kl_in_loss(self) -> float:
-        """Coefficient of the KL in the loss; 0 if the penalty is in the rewards."""
-        return self.kl_coef if self.ppo.kl_in == "loss" else 0.0
-
 
 class LossSums(NamedTuple):
     """Sums over the real tokens of a micro-batch; losses are summed as in `maths.aggregated`."""
@@ -96,7 +91,7 @@ def reference_states(
 
     Not to be called inside a gradient: there, MLX keeps all that an evaluated array was made of.
     """
-    exact_kl = settings.kl_in_loss > 0 and settings.ppo.kl_estimator == "full"
+    exact_kl = settings.ppo.kl_in == "loss" and settings.kl_coef > 0 and settings.ppo.kl_estimator == "full"
     if _WANT[objective] == "values" or (batch.logprobs is not None and not exact_kl):
         return None
     with actor.reference():
@@ -117,7 +112,8 @@ def loss_of(
     A batch without log-probs comes from the policy as it is: then pi_old = pi, and its scores are measured as well,
     with those of the reference. ref_states: from `reference_states`.
     """
-    ppo, temperature, kl_coef = settings.ppo, settings.temperature, settings.kl_in_loss
+    ppo, temperature = settings.ppo, settings.temperature
+    kl_coef = settings.kl_coef if ppo.kl_in == "loss" else 0.0
     mask, zero = batch.mask > 0, mx.array(0.0)
     forward = actor(batch.sequences, batch.prompt_lengths, batch.responses.shape[1], want=_WANT[objective])
 

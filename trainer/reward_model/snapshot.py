@@ -81,19 +81,16 @@ class RewardModelSnapshot(NamedTuple):
     without_better: int = 0
     finished: bool = False
 
+    def parts(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the fields that a run continues from: those of plain values, and those of arrays.
 
-_PLAIN = (*_State.model_fields, "scale", "untrained", "report", "finished")
-
-
-def parts_of(snapshot: RewardModelSnapshot) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields that a run continues from: those of plain values, and those of arrays.
-
-    `best` is among the arrays if there is a best evaluation; without its own, it has the shapes of `parameters`.
-    """
-    arrays = {"parameters": snapshot.parameters, "optimizer": snapshot.optimizer}
-    if snapshot.best_report is not None:
-        arrays["best"] = snapshot.best or snapshot.parameters
-    return {name: getattr(snapshot, name) for name in _PLAIN}, arrays
+        `best` is among the arrays if there is a best evaluation; without its own, it has the shapes of `parameters`.
+        """
+        arrays = {"parameters": self.parameters, "optimizer": self.optimizer}
+        if self.best_report is not None:
+            arrays["best"] = self.best or self.parameters
+        plain = (*_State.model_fields, "scale", "untrained", "report", "finished")
+        return {name: getattr(self, name) for name in plain}, arrays
 
 
 def save_snapshot(folder: Path, snapshot: RewardModelSnapshot, config: RewardModelConfig) -> None:

@@ -15,10 +15,9 @@ from trainer.events import Event, PhaseProgress, plain
 from trainer.runs.folder import open_run
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import add, whole_number
-from workbench.numbers import number, percent
 from workbench.system import output
 from workbench.system.code_trust import require_trust, trusted_code
-from workbench.text import aligned, visible
+from workbench.text import aligned, number, percent, visible
 
 if TYPE_CHECKING:
     from trainer.confidence import Interval

@@ -37,13 +37,12 @@ from trainer.runs.listing import RunSummary, summary_of
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import add, compare_command, dir_override, whole_number
 from workbench.cli.train import choose_display, headless
-from workbench.numbers import duration, gigabytes, number
 from workbench.run.threads import TrainingThread
 from workbench.system import output
 from workbench.system.children import LOG, continue_headless, last_error, with_share_of_cores
 from workbench.system.code_trust import is_given, require_trust
 from workbench.system.signals import INTERRUPTED, stop_on_signals
-from workbench.text import aligned, visible
+from workbench.text import aligned, duration, gigabytes, number, visible
 
 _MOST = 1024  # branches of one command
 _LOOK = 0.2  # seconds between two looks at the processes

@@ -14,10 +14,9 @@ from trainer.memory.shape import shape_of
 from workbench.cli.config import configuration, kind_of
 from workbench.cli.parser import add
 from workbench.config.estimates import estimate, footprint_of, has_gpu
-from workbench.numbers import gigabytes
 from workbench.system import output
 from workbench.system.machine import room_for
-from workbench.text import visible
+from workbench.text import gigabytes, visible
 
 _COLUMN = 9
 

@@ -20,9 +20,8 @@ from trainer.preferences.rows import preference_values
 from trainer.preferences.store import STORE, PreferenceStore, check_store
 from workbench.cli.parser import add
 from workbench.labelling.plans import labeller_name, login_name
-from workbench.numbers import moment, number, percent
 from workbench.system import output
-from workbench.text import aligned, fit_end, padded, visible
+from workbench.text import aligned, fit_end, moment, number, padded, percent, visible
 
 _PROMPT = 60  # columns of a prompt in the list
 _IMPORT = f"{output.PROGRAM} preferences import SOURCE"

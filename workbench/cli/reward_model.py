@@ -16,9 +16,8 @@ from trainer.runs.folder import RunFolder, open_run
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import PREFERENCES, add, add_preference_training
 from workbench.cli.train import train as train_run
-from workbench.numbers import number, percent
 from workbench.system import output
-from workbench.text import aligned, visible
+from workbench.text import aligned, number, percent, visible
 
 if TYPE_CHECKING:
     from trainer.reward_model.loaded import LoadedRewardModel

@@ -21,7 +21,6 @@ from trainer.runs.listing import RECENT, RunSummary, list_runs
 from trainer.runs.samples import kept_iterations
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import add
-from workbench.numbers import moment, number, score_text
 from workbench.run.bookmarks import Bookmarks
 from workbench.run.sample_query import Order, parse_query
 from workbench.run.sample_reader import read_token_sample, scan
@@ -29,7 +28,7 @@ from workbench.run.sample_table import Sample, SampleTable
 from workbench.run.sentences import state_text
 from workbench.samples.export import export_samples, exported
 from workbench.system import output
-from workbench.text import aligned, fit_end, visible
+from workbench.text import aligned, fit_end, moment, number, score_text, visible
 
 _HEADINGS = ("run", "state", "iteration", "score", "KL", "started", "model", "branched from")
 _UNITS = ("", "", "", f"last {RECENT}", f"nats/seq, last {RECENT}", "", "", "run, iteration")

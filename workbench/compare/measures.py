@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from trainer.runs.listing import RECENT, last_mean
 from workbench.compare.compared_run import ComparedRun, RunGroup, mean
 from workbench.compare.frontier import batch_points, best
-from workbench.numbers import duration, gigabytes, number
+from workbench.text import duration, gigabytes, number
 
 LEVELS = (2, 4, 8, 16)  # nats a sequence
 STRETCH = 5  # iterations in a row of a mean

@@ -28,7 +28,6 @@ from workbench.compare.measures import NUMBER, RunMeasure, sections
 from workbench.compare.settings import ComparedSettings, cautions, compared_settings, setting_lines
 from workbench.kit.axes import scale_of, window_over
 from workbench.kit.glyphs import block
-from workbench.numbers import duration, number, score_text
 from workbench.run.metrics import METRICS_OF_KIND, Metric
 from workbench.run.sample_table import Sample
 from workbench.text import (
@@ -36,11 +35,14 @@ from workbench.text import (
     Piece,
     Row,
     beside,
+    duration,
     fit,
     fit_end,
     fit_name,
     notes,
+    number,
     padded,
+    score_text,
     table_lines,
     text_lines,
     visible,

@@ -15,8 +15,7 @@ from textual.widgets.text_area import Edit, EditResult
 from trainer.errors import counted
 from trainer.memory.footprint import Part
 from workbench.config.estimates import Estimate
-from workbench.numbers import gigabytes
-from workbench.text import fit, packed, visible
+from workbench.text import fit, gigabytes, packed, visible
 
 _OF_ADAPTERS: tuple[Part, ...] = ("adapters", "optimiser", "gradients")
 

@@ -8,9 +8,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from workbench.numbers import number
 from workbench.run.history import Bucket, History
 from workbench.run.metrics import Metric
+from workbench.text import number
 
 _LARGEST = sys.float_info.max
 _DECAY = 0.9  # of the moving average, per iteration
@@ -69,10 +69,6 @@ class Window(NamedTuple):
         if self.last <= self.first:
             return (width - 1) // 2
         return min(max(round((iteration - self.first) / (self.last - self.first) * (width - 1)), 0), width - 1)
-
-    def iteration_at(self, place: int, width: int) -> int:
-        """Return the iteration that is nearest to one of `width` places from the first to the last."""
-        return self.first + round(place / max(width - 1, 1) * (self.last - self.first))
 
     def beside(self, other: History) -> Window:
         """Return the iterations of another history on this window's axis."""

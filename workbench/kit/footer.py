@@ -30,9 +30,6 @@ class KeyFooter(Static):
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, lambda _: self._show())
 
-    def on_resize(self) -> None:
-        self._show()
-
     def on_mouse_move(self, event: events.MouseMove) -> None:
         self.tooltip = event.style.meta.get("tooltip")
 
@@ -73,3 +70,5 @@ class KeyFooter(Static):
         if end and line:
             end = Content.assemble(("▏", "$text-muted"), end[1:])
         self.update(line.pad_right(max(room - line.cell_length, 0)) + end)
+
+    on_resize = _show

@@ -14,10 +14,9 @@ from textual.widgets import Static
 
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
-from workbench.numbers import duration, gigabytes
 from workbench.run.sentences import SIGNS, errors, level_sign, title, urgent_first
 from workbench.run.view import STARTING, RunView
-from workbench.text import packed, visible
+from workbench.text import duration, gigabytes, packed, visible
 
 _GAP = "   "
 _BAR = 16  # columns of the phase's progress
@@ -147,12 +146,6 @@ class TopLines(Static):
             self._pieces = pieces
             self._show()
 
-    def on_resize(self) -> None:
-        self._show()
-
-    def watch_current(self) -> None:
-        self._show()
-
     def on_mouse_move(self, event: events.MouseMove) -> None:
         self.tooltip = event.style.meta.get("tooltip")
 
@@ -173,3 +166,5 @@ class TopLines(Static):
         else:
             shown = Content.assemble(strip, "\n ", fitted(self._pieces, width - 2))
         self.update(shown, layout=self.size.height != 2 - is_shared)
+
+    on_resize = watch_current = _show

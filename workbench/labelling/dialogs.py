@@ -20,8 +20,7 @@ from trainer.preferences.records import FLAGGED, Judgement, SessionItem
 from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import Dialog, PlainArea
 from workbench.labelling.texts import copy_text, judgement_text, plain_text, texts_of
-from workbench.numbers import duration
-from workbench.text import as_sent, fit_end, has_words, typed, visible
+from workbench.text import as_sent, duration, fit_end, has_words, typed, visible
 
 if TYPE_CHECKING:
     from workbench.labelling.session_worker import SessionWorker

@@ -30,8 +30,7 @@ from workbench.labelling.plans import (
     plan_line,
     planned,
 )
-from workbench.numbers import moment
-from workbench.text import visible
+from workbench.text import moment, visible
 
 _NAME = max(map(len, QUEUES)) + 1  # columns
 

@@ -24,8 +24,7 @@ from trainer.preferences.records import (
     length_in_characters,
 )
 from workbench.labelling.session_worker import SessionState
-from workbench.numbers import duration, number, percent
-from workbench.text import Piece, fit, fit_start, packed, visible
+from workbench.text import Piece, duration, fit, fit_start, number, packed, percent, visible
 
 MOST = 9  # most completions that digits can rank
 _GAP = "   "

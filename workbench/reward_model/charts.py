@@ -18,9 +18,8 @@ from trainer.reward_model.predictions import Accuracy, Baseline, CalibrationBin,
 from workbench.kit.axes import Axis, moving_average
 from workbench.kit.drawing import Drawn, component_classes, rule
 from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, Canvas, bar, bar_lines
-from workbench.numbers import number, percent
 from workbench.run.view import RunView
-from workbench.text import Line, beside, fit, fit_start, line_of, visible
+from workbench.text import Line, beside, fit, fit_start, line_of, number, percent, visible
 
 _NAME = 22  # columns
 _LEAST_BAR = 12

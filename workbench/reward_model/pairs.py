@@ -13,8 +13,7 @@ from trainer.preferences.records import STRENGTHS, Text
 from trainer.reward_model.predictions import PairPrediction, Predictions
 from workbench.kit.cursor_list import BlockList, cursor_bindings
 from workbench.kit.drawing import ScrolledLines, scroll_bindings, wrapped
-from workbench.numbers import number
-from workbench.text import Line, beside, fit_end, fit_start, has_words, packed, visible
+from workbench.text import Line, beside, fit_end, fit_start, has_words, number, packed, visible
 
 _LABEL = 10  # columns
 _PARTS = ("facts", "prompt", "chosen", "rejected")  # one line each

@@ -24,7 +24,6 @@ from workbench.kit.dialog import ConfirmScreen
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Pane
 from workbench.kit.saving import ask_and_save, write_lines
-from workbench.numbers import duration, percent
 from workbench.reward_model.charts import RewardCharts
 from workbench.reward_model.pairs import (
     ORDERS,
@@ -38,7 +37,7 @@ from workbench.reward_model.pairs import (
 from workbench.reward_model.run_reader import RunReader
 from workbench.run.metrics import REWARD_MODEL
 from workbench.run.view import RunView
-from workbench.text import visible
+from workbench.text import duration, percent, visible
 
 _INTERVAL = 1.0  # seconds between looks at the run, and at the folder if that is cheap
 _NONE = """\

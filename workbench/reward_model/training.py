@@ -10,12 +10,11 @@ from typing import Any
 from trainer.config import Config
 from trainer.errors import StorageError, counted
 from trainer.runs.folder import free_names
-from workbench.numbers import number, percent
 from workbench.run.run_on_disk import whole_run
 from workbench.run.view import RunView
 from workbench.system.children import last_error, own_command, started
 from workbench.system.output import PROGRAM
-from workbench.text import visible
+from workbench.text import number, percent, visible
 
 FEW = 100  # labels; below, a fifth of them is too few pairs to tell 70% from chance
 _NICENESS = 10  # labelling and a run in training go first

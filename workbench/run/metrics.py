@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from trainer.events import Iteration, RewardModelStep
 from trainer.runs.listing import PPO
-from workbench.numbers import number
 from workbench.system.output import PROGRAM
+from workbench.text import number
 
 REWARD_MODEL = "reward-model"
 DPO = "dpo"

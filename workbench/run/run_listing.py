@@ -13,9 +13,9 @@ from trainer.events import Alarm, Iteration, RewardModelEvaluation, RunEnded
 from trainer.runs.folder import RunFolder, run_folders
 from trainer.runs.journal import JournalReader, without_superseded
 from trainer.runs.listing import PPO, RunSummary, summary_of
-from workbench.numbers import percent
 from workbench.run.sentences import SIGNS as LEVELS
 from workbench.run.sentences import errors
+from workbench.text import percent
 
 SIGNS = {"training": "●", "done": "✓", "stopped": "■", "failed": "✖", "interrupted": "!"}
 

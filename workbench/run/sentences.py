@@ -29,10 +29,9 @@ from trainer.events import (
 )
 from trainer.monitoring.monitor import severity
 from trainer.runs.listing import PPO, RunSummary
-from workbench.numbers import duration, gigabytes, number, percent
 from workbench.run.metrics import METRICS, Numbers
 from workbench.system.output import PROGRAM
-from workbench.text import visible
+from workbench.text import duration, gigabytes, number, percent, visible
 
 AnyEvaluation = Evaluation | RewardModelEvaluation | HumanEvaluation
 

@@ -21,10 +21,9 @@ from workbench.compare.compared_run import LETTERS, read_runs
 from workbench.compare.report import report_lines
 from workbench.compare.settings import MOST, RunComparison, cautions, difference_rows
 from workbench.kit.saving import write_lines
-from workbench.numbers import moment
 from workbench.run.run_listing import Glance, state_sign
 from workbench.run.sentences import branched, errors, title
-from workbench.text import TABLE_GAP, Line, fit, plain, table_line, visible
+from workbench.text import TABLE_GAP, Line, fit, moment, plain, table_line, visible
 
 _NAMED = 3  # runs that the news name, at most
 _LONGEST_PROBLEM = 500  # characters, at most

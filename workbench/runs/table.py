@@ -12,10 +12,9 @@ from textual.binding import BindingType
 from trainer.runs.listing import RECENT, RunSummary
 from workbench.kit.cursor_list import CursorList, cursor_bindings, under_cursor
 from workbench.kit.glyphs import sparkline
-from workbench.numbers import number
 from workbench.run.run_listing import SIGNS, Glance, Workspace, age, is_alarmed, state_sign
 from workbench.run.sentences import state_text
-from workbench.text import Line, fit, fit_name, fit_start, visible
+from workbench.text import Line, fit, fit_name, fit_start, number, visible
 
 _LONGEST = 100  # characters of a cell, at most
 _CURVE = 16  # columns

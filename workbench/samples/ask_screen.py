@@ -25,11 +25,10 @@ from trainer.questions import Answer, Question, Writer, WrittenResponse, unanswe
 from workbench.kit.dialog import Dialog, PlainArea
 from workbench.kit.drawing import Drawn, ScrolledLines, component_classes, scroll_bindings, wrapped
 from workbench.kit.word_diff import word_diff
-from workbench.numbers import duration, number, score_text
 from workbench.run.sample_table import TokenSample
 from workbench.samples.export import parsed
 from workbench.samples.token_facts import TokenFacts, percent
-from workbench.text import Line, Piece, as_sent, fit, fit_start, packed, plain, visible
+from workbench.text import Line, Piece, as_sent, duration, fit, fit_start, number, packed, plain, score_text, visible
 
 Ask = Callable[[Question, str], Future[Answer]]
 

@@ -22,11 +22,10 @@ from workbench.kit.drawing import ScrolledLines, scroll_bindings, wrapped
 from workbench.kit.glyphs import sparkline
 from workbench.kit.theming import no_color
 from workbench.kit.word_diff import Part, word_diff
-from workbench.numbers import number, score_text
 from workbench.run.sample_query import Condition, Order
 from workbench.run.sample_reader import scan
 from workbench.run.sample_table import Sample, SampleKey, TokenSample
-from workbench.text import Line, fit_end, visible
+from workbench.text import Line, fit_end, number, score_text, visible
 
 _BESIDE = 100  # columns from which the text is shown beside the list
 _PROMPT = 2000  # characters of the prompt's end that are considered

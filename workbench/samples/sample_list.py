@@ -29,13 +29,12 @@ from workbench.kit.cursor_list import BlockList, FilterField, cursor_bindings
 from workbench.kit.drawing import CutText
 from workbench.kit.keys import with_keys
 from workbench.kit.pane import MountedWhole
-from workbench.numbers import number, score_text
 from workbench.run.bookmarks import Bookmarks
 from workbench.run.sample_query import Order, Query, parse_query
 from workbench.run.sample_reader import RunPart, preview_samples, read_batch, scan
 from workbench.run.sample_table import Sample, SampleKey, SampleTable, TokenSample
 from workbench.run.view import RunView
-from workbench.text import fit_end, visible
+from workbench.text import fit_end, number, score_text, visible
 
 NO_SAMPLES_YET = "No samples yet. They appear after the first iteration."
 _COMPLETION = 2  # lines

@@ -23,12 +23,11 @@ from trainer.runs.listing import summary_of
 from workbench.config.estimates import estimate
 from workbench.config.fields import fields_by_key, shown, toml_line
 from workbench.kit.dialog import AnswerScreen, ConfirmScreen, Reply, button_label, detail_text
-from workbench.numbers import gigabytes
 from workbench.run.sentences import change_words
 from workbench.system.code_trust import code_text
 from workbench.system.machine import room_for
 from workbench.system.output import PROGRAM
-from workbench.text import visible
+from workbench.text import gigabytes, visible
 
 _NAMED = 4  # most changed settings that are named
 

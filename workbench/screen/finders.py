@@ -13,11 +13,10 @@ from workbench.config.files import sources
 from workbench.config.pane import ConfigPane
 from workbench.kit.command_provider import Finder, PaletteEntry, around
 from workbench.kit.help import DocsFinder
-from workbench.numbers import score_text
 from workbench.run.run_listing import read_runs
 from workbench.runs.pane import RunsPane
 from workbench.samples.pane import SamplesPane
-from workbench.text import has_words
+from workbench.text import has_words, score_text
 
 
 class RunFinder(Finder):

@@ -32,6 +32,7 @@ from workbench.labelling.plans import (
     login_name,
 )
 from workbench.labelling.session_worker import SessionWorker
+from workbench.reward_model.pane import RewardModelPane
 from workbench.reward_model.training import FEW, RewardTraining, change_text, quality_text, rewarded_by, settings_for
 from workbench.run.run_on_disk import whole_run
 from workbench.run.threads import PolicyThread
@@ -87,7 +88,7 @@ class LabellingController:
                 panes.app.push_screen(dialog(self.worker.path), lambda line: panes.say(line, "done") if line else None)
 
     def watch(self) -> None:
-        """Report what goes on beside the labelling: the end of a training once it has come, and the win rate.
+        """Show what goes on beside the labelling: a training, its end once it has come, and the win rate.
 
         Raises the bug that has ended the worker, if any.
         """
@@ -99,6 +100,8 @@ class LabellingController:
         problem = self.worker.win_rate_problem
         line = f"Win rate not reported to the run: {problem}" if problem else ""
         self._panes.say_once(line, about="win-rate")
+        training = self.training
+        self._panes.screen.query_one(RewardModelPane).show_training(training.run if training else None)
 
     async def label_again(self, keys: tuple[str, ...]) -> None:
         """Begin a session that asks for the comparisons with these keys again."""
@@ -223,7 +226,8 @@ class LabellingController:
                 panes.app.notify(await asyncio.to_thread(training.progress))
             panes.go_to("reward-model")
             return
-        folder = self._supervisor.folder if self._shows_ppo() else None
+        started = self._supervisor.view.started
+        folder = self._supervisor.folder if started and started.run_kind == PPO else None
         found = await panes.tried(asyncio.to_thread(self._settings, folder), "train")
         if found is None:
             return
@@ -272,7 +276,7 @@ class LabellingController:
             panes.say(f"No trained reward model yet; {key} in Label trains one on the labels", about="use")
             return
         view, folder, model = supervisor.view, supervisor.folder, material.models[0]
-        live = supervisor.under_way and self._shows_ppo()
+        live = supervisor.under_way and view.started and view.started.run_kind == PPO
         before: list[dict[str, Any]] = []
         if live and folder is not None:
             config = await panes.tried(asyncio.to_thread(load_config, RunFolder(folder).config), "use")
@@ -314,7 +318,3 @@ class LabellingController:
         if not labels:
             raise UsageError("no labels to train on yet: begin a session")
         return labels, settings_for(labels, None if folder is None else load_config(RunFolder(folder).config))
-
-    def _shows_ppo(self) -> bool:
-        started = self._supervisor.view.started
-        return started is not None and started.run_kind == PPO

@@ -15,6 +15,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.events import DescendantFocus
+from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Static
 
@@ -30,7 +31,6 @@ from workbench.kit.footer import KeyFooter
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import MountedWhole, Pane, Throttled
 from workbench.kit.pane_strip import TopLines
-from workbench.kit.screen_settings import ScreenSettings
 from workbench.kit.theming import ALL_STYLES
 from workbench.labelling.pane import LabelPane
 from workbench.log.pane import LogPane
@@ -51,7 +51,7 @@ from workbench.screen.home import NextRun, home_facts
 from workbench.screen.labelling_controller import LabellingController
 from workbench.screen.panes import Panes
 from workbench.screen.steering import Steer, Steering
-from workbench.system.environment import config_dir
+from workbench.system.environment import ScreenSettings, config_dir
 from workbench.text import visible
 from workbench.training.pane import TrainingPane
 
@@ -121,7 +121,8 @@ class MainScreen(MountedWhole, Screen[None]):
         self.config = ConfigPane(document, id="config")
         self.label = LabelPane(lambda what: self.labelling.request(what), id="label")
         self._training = TrainingPane(id="training")
-        self.panes = Panes(self, self.supervisor, self.config, self.label, "training" if opening.has_run else "home")
+        start = "training" if opening.watch or opening.resume or opening.label else "home"
+        self.panes = Panes(self, self.supervisor, self.config, self.label, start)
         self.steering = Steering(self.panes)
         self.labelling = LabellingController(self.panes, opening.label)
         self._opening, self._settings = opening, settings
@@ -163,7 +164,7 @@ class MainScreen(MountedWhole, Screen[None]):
         self.panes.go_to(self.panes.current)
         self.panes.show_run()
         self.labelling.open()
-        self.set_interval(_LOOK, self._watch_labelling)
+        self.set_interval(_LOOK, self.labelling.watch)
         self.ready = True
 
     async def on_unmount(self) -> None:
@@ -175,11 +176,6 @@ class MainScreen(MountedWhole, Screen[None]):
         self._settings.all_settings = self.config.form.view == "all"
         self._settings.visit(Path.cwd())
         await asyncio.to_thread(self._settings.save, config_dir())
-
-    def _watch_labelling(self) -> None:
-        self.labelling.watch()
-        training = self.labelling.training
-        self.query_one(RewardModelPane).show_training(training.run if training else None)
 
     def on_resize(self) -> None:
         self.panes.resize()
@@ -254,30 +250,30 @@ class MainScreen(MountedWhole, Screen[None]):
             )
 
     @on(ConfigForm.LiveSettingChanged)
-    def _set_live(self, message: ConfigForm.LiveSettingChanged) -> None:
-        self.steering.set(message.key, message.value)
-
     @on(ConfigPane.Changed)
-    def _settle_configuration(self) -> None:
-        if not self.config.document.problems:
-            self.panes.settle("configuration")
-
     @on(ConfigPane.OpenRequested)
-    def _open_configuration(self, message: ConfigPane.OpenRequested) -> None:
-        self.panes.ask(self.steering.open_configuration(partial(ConfigDocument.open, message.source)))
-
     @on(TrainingPane.IterationChosen)
-    def _show_iteration(self, message: TrainingPane.IterationChosen) -> None:
-        self.query_one(SamplesPane).show_iteration(message.iteration)
-
     @on(SampleListView.ScoresRead)
-    def _show_scores(self, message: SampleListView.ScoresRead) -> None:
-        self._training.update_run(self.supervisor.view)  # while hidden, it may still show the run before
-        self._training.show_scores(message.iteration, message.scores)
-
     @on(RewardModelPane.LabelAgain)
-    def _label_again(self, message: RewardModelPane.LabelAgain) -> None:
-        self.panes.ask(self.labelling.label_again(message.keys))
+    @on(RunsPane.Moved)
+    def _pass_on(self, message: Message) -> None:
+        """Pass on what a pane asks of the run or of another pane."""
+        match message:
+            case ConfigForm.LiveSettingChanged():
+                self.steering.set(message.key, message.value)
+            case ConfigPane.Changed() if not self.config.document.problems:
+                self.panes.settle("configuration")
+            case ConfigPane.OpenRequested():
+                self.panes.ask(self.steering.open_configuration(partial(ConfigDocument.open, message.source)))
+            case TrainingPane.IterationChosen():
+                self.query_one(SamplesPane).show_iteration(message.iteration)
+            case SampleListView.ScoresRead():
+                self._training.update_run(self.supervisor.view)  # while hidden, it may still show the run before
+                self._training.show_scores(message.iteration, message.scores)
+            case RewardModelPane.LabelAgain():
+                self.panes.ask(self.labelling.label_again(message.keys))
+            case RunsPane.Moved() if self.supervisor.shows(message.folder):
+                self.panes.ask(self.steering.follow(message.to))
 
     def _home_facts(self) -> Callable[[Workspace | None], HomeFacts]:
         """Return a function that reads what Home offers and says, as of now."""
@@ -318,11 +314,6 @@ class MainScreen(MountedWhole, Screen[None]):
                 else:
                     read = partial(ConfigDocument.of_run, message.folder)
                     self.panes.ask(self.steering.open_configuration(read, "config"))
-
-    @on(RunsPane.Moved)
-    def _follow(self, message: RunsPane.Moved) -> None:
-        if self.supervisor.shows(message.folder):
-            self.panes.ask(self.steering.follow(message.to))
 
     @on(RunsPane.CompareChanged)
     @work(exclusive=True, group="compare")

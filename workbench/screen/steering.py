@@ -143,7 +143,7 @@ class Steering:
         A run that is complete asks for more iterations. Its configuration takes the place of the one on the screen;
         with unsaved changes, only if the user agrees. agreed: the user has asked for it by a command.
         """
-        if await self._may_train_another():
+        if self._panes.attempt(self._supervisor.check_free, about="start") and await self.may_discard():
             await self._resume(folder, overrides, agreed=agreed)
 
     async def _resume(
@@ -194,7 +194,7 @@ class Steering:
         Starting that configuration makes the branch and trains it here.
         """
         panes, run = self._panes, RunFolder(folder.absolute())
-        if not await self._may_train_another():
+        if not (panes.attempt(self._supervisor.check_free, about="start") and await self.may_discard()):
             return
         if (points := await panes.tried(asyncio.to_thread(branch_points, run), "start")) is None:
             return
@@ -232,10 +232,6 @@ class Steering:
             await self._watch(made.root)
         else:
             await self._resume(made.root, agreed=True, one_iteration=one_iteration)
-
-    async def _may_train_another(self) -> bool:
-        """Return whether another run can train here, and the configuration on the screen may go."""
-        return self._panes.attempt(self._supervisor.check_free, about="start") and await self.may_discard()
 
     # Show
 

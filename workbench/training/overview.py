@@ -13,11 +13,10 @@ from textual.message import Message
 from workbench.kit.axes import Axis, Window, number_text
 from workbench.kit.drawing import ROLES, Drawn, component_classes, rule
 from workbench.kit.glyphs import DOTS_ACROSS, bar_lines
-from workbench.numbers import duration
 from workbench.run.history import History
 from workbench.run.metrics import Metric
 from workbench.run.view import Mark
-from workbench.text import Line, fit_start
+from workbench.text import Line, duration, fit_start
 from workbench.training.chart import metric_chart
 from workbench.training.metric_grid import Charted, cell_shape, metric_cell
 
@@ -86,7 +85,8 @@ class Zone(NamedTuple):
             return None
         place = x - self.plot.start
         if self.dots:
-            return window.iteration_at(DOTS_ACROSS * place, DOTS_ACROSS * len(self.plot))
+            share = DOTS_ACROSS * place / max(DOTS_ACROSS * len(self.plot) - 1, 1)
+            return window.first + round(share * (window.last - window.first))
         drawn = min(len(self.plot), window.iterations)
         return window.iteration_in(place * drawn // len(self.plot), drawn)
 

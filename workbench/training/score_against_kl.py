@@ -18,9 +18,8 @@ from workbench.compare.frontier import (
     evaluation_points,
     plot,
 )
-from workbench.numbers import number
 from workbench.run.view import RunView
-from workbench.text import Line, fit_end, fit_start, plain, visible
+from workbench.text import Line, fit_end, fit_start, number, plain, visible
 from workbench.training.chart import LETTERS, fitting
 
 _SIGN, _HELD_OUT = "•", "◇"  # of this run

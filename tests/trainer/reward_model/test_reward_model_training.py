@@ -105,7 +105,7 @@ def test_the_output_has_mean_0_and_deviation_1_on_the_training_completions_befor
         return (scores - made.scorer.scale.mean) / made.scorer.scale.std
 
     assert (rewards().mean(), rewards().std()) == (pytest.approx(0, abs=1e-5), pytest.approx(1, abs=1e-5))
-    while not made.is_at_the_end():
+    while made.finish not in made.due():
         made.step()
     assert abs(rewards().std() - 1) > 0.01
     made.finish()
@@ -291,11 +291,11 @@ def test_no_evaluation_is_better_than_one_without_loss(tmp_path: Path, monkeypat
         made.evaluate()
         assert made.best_report is not None
         assert (made.best_report["log_loss"], made.without_better) == (0.0, without_better)
-    plain, arrays = made.shared_state()
+    plain, arrays = made.snapshot().parts()
     other = fitting(tmp_path, "data.eval_fraction=0.3", "eval.every=1", "train.patience=2")
     other.take_over(plain)  # its arrays come from the first rank, in the same shapes
     assert (other.best_report, other.without_better, other.scorer.scale) == (made.best_report, 2, made.scorer.scale)
-    assert arrays["best"].keys() == other.shared_state()[1]["best"].keys()
+    assert arrays["best"].keys() == other.snapshot().parts()[1]["best"].keys()
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_and_the_third_in_a_row_ends_the_run(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from workbench.config.fields import BASIC, fields_by_key
 from workbench.config.pane import ConfigPane
 from workbench.config.rows import ConfigRows, FieldRow, Row, rows_of
 from workbench.config.views import TomlView
-from workbench.kit.screen_settings import ScreenSettings
+from workbench.system.environment import ScreenSettings
 
 pytestmark = pytest.mark.usefixtures("usual_quickstart")
 

@@ -21,7 +21,6 @@ from waiting import until
 
 from workbench.app import WorkbenchApp
 from workbench.kit import theming
-from workbench.kit.screen_settings import ScreenSettings
 from workbench.kit.theming import (
     ALL_STYLES,
     DEFAULT_THEME,
@@ -36,6 +35,7 @@ from workbench.kit.theming import (
     theme_problems,
 )
 from workbench.opening import Opening
+from workbench.system.environment import ScreenSettings
 
 TABLES = ("colors", "chart", "heat", "text")
 

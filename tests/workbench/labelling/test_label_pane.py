@@ -18,8 +18,8 @@ from textual import events
 from trainer.errors import BusyError, StorageError
 from trainer.preferences.records import Item, Origin, Share
 from trainer.preferences.store import PreferenceStore
-from workbench.kit.screen_settings import ScreenSettings
 from workbench.kit.theming import DEFAULT_THEME, shipped_themes
+from workbench.system.environment import ScreenSettings
 
 FULL = StorageError("'preferences.db' cannot be written: the disk is full: make room and try again")
 

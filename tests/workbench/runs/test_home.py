@@ -23,11 +23,11 @@ from trainer.preferences.store import PreferenceStore
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import RunSummary
 from workbench.kit.pane import Pane
-from workbench.kit.screen_settings import ScreenSettings
 from workbench.run import run_listing
 from workbench.run.run_listing import Glance
 from workbench.runs.table import HomeChoices, RunTable
 from workbench.screen.main_screen import MainScreen
+from workbench.system.environment import ScreenSettings
 
 CONFIG = Path("config")
 

@@ -48,14 +48,6 @@ def test_a_run_prints_a_line_a_step_and_the_evaluation_and_is_listed(
     assert "6/6" in capsys.readouterr().out
 
 
-def test_json_shows_every_event_and_no_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train("--display", "json", "--name", "a") == 0
-    events = [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()]
-    assert events.count("reward_model_step") == 6
-    assert events.count("reward_model_evaluation") == 2
-    assert events[-1] == "end"
-
-
 def test_eval_prints_what_the_training_reported_and_other_data_may_be_named(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

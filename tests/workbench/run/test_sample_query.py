@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.run.sample_query import EXAMPLES, Condition, Order, parse_query
+from workbench.run.sample_query import EXAMPLES, Condition, parse_query
 
 
 def either(text: str, negated: bool = False) -> Condition:
@@ -136,7 +136,3 @@ def test_any_text_can_be_searched_for_between_quotes(text: str) -> None:
         either(text),
         Condition("completion", "contains", text, True),
     )
-
-
-def test_the_order_is_that_of_the_batch_unless_another_is_asked_for() -> None:
-    assert Order() == Order("batch", descending=False)

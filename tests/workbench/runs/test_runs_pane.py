@@ -224,15 +224,6 @@ async def test_the_result_of_another_folder_is_dropped(workspace: Path) -> None:
         assert app.names == ["x-run"]
 
 
-async def test_keys_ask_for_the_selected_run() -> None:
-    app = RunsApp()
-    async with app.run_test() as pilot:
-        await settle(pilot)
-        await pilot.press("down", "enter", "r", "d")
-        await pilot.pause()
-        assert app.requested == [(what, Path("runs/b-run")) for what in ("open", "resume", "duplicate")]
-
-
 async def test_a_run_that_is_being_trained_can_be_opened_but_not_resumed_renamed_or_trashed() -> None:
     app = RunsApp()
     with RunFolder(Path("runs/c-run")).lock():

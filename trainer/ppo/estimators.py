@@ -15,7 +15,6 @@ import mlx.core as mx
 from trainer import maths
 from trainer.arrays import filled
 from trainer.config.ppo import PPOConfig
-from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
 from trainer.ppo.steps import compute_rewards
 from trainer.reward_types import Reward
@@ -50,15 +49,10 @@ def remax(batch: Experience, ppo: PPOConfig, samples_per_prompt: int) -> Experie
     return _against(batch, ppo, filled(batch.baselines))
 
 
-def greedy(rollout: RolloutConfig) -> RolloutConfig:
-    """Return the settings of the policy's greedy responses, for `remax`: the likeliest token, always."""
-    return rollout.model_copy(update={"top_k": 1})
-
-
 def add_greedy_baselines(rewards: Reward, batch: Experience, best: Experience, prompts: Sequence[Prompt]) -> Experience:
     """Add as baseline of a prompt's samples, for `remax`, the score of the greedy response to it.
 
-    best: a response to each prompt by the settings of `greedy`; prompts: B, one per row. The greedy responses do not
+    best: a greedy response to each prompt; prompts: B, one per row. The greedy responses do not
     change the statistics of the rewards; scored last, they are normalised as the batch is. Raises RewardError.
     """
     samples = batch.size // best.size

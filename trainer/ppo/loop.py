@@ -235,8 +235,9 @@ class PPO:
         """Return the batch with the baselines of ReMax."""
         rollout = self.config.rollout
         once, key = prompts[:: rollout.samples_per_prompt], mx.random.key(0)  # which draws nothing
+        greedy = rollout.model_copy(update={"top_k": 1})  # the likeliest token, always
         with self.phases(number, "generate") as progress:
-            best = lay_out(once, self.respond(once, estimators.greedy(rollout), key=key, progress=progress))
+            best = lay_out(once, self.respond(once, greedy, key=key, progress=progress))
         with self.phases(number, "reward"):
             return estimators.add_greedy_baselines(self.rewards, batch, best, prompts)
 

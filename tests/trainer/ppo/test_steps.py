@@ -314,7 +314,7 @@ def test_the_baseline_of_a_prompts_samples_is_the_score_of_the_greedy_response(f
         loaded.backbone,
         loaded.tokenizer,
         prompts[::3],
-        estimators.greedy(rollout),
+        rollout.model_copy(update={"top_k": 1}),
         key=mx.random.key(0),
         progress=lambda *done: reported.append(done),
     )

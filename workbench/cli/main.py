@@ -57,7 +57,9 @@ exit codes:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's) and return its exit code, one of `EXIT_CODES`."""
-    output.make_streams_safe()
+    for stream in (sys.stdout, sys.stderr):  # characters that the encoding lacks are written as escapes
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     try:
         args = parse(argv)
         code = int(args.execute(args))

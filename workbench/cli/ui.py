@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from workbench.cli.parser import add, dir_override
 from workbench.opening import Opening
 from workbench.system import output
-from workbench.system.environment import can_place_text, colors, is_light, needs_ascii, state_dir
+from workbench.system.environment import colors, is_light, needs_ascii, state_dir
 from workbench.system.output import native_output_to, new_log
 from workbench.system.signals import INTERRUPTED, handled_signals, leave_now
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from workbench.app import WorkbenchApp
     from workbench.run.supervisor import Supervisor
 
+_CANNOT_PLACE = ("dumb", "unknown")  # terminals without a cursor to move, such as an editor's shell
 _MANY_COLORS = 256  # enough to show the colours of a theme
 
 _SWITCH_SECONDS = 0.001  # that the trainer holds Python's lock while the screen waits; a key waits several times
@@ -56,7 +57,7 @@ def _no_screen() -> str:
     """Return why the workbench cannot be shown; empty if it can."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return "the workbench needs a terminal"
-    if not can_place_text():
+    if os.environ.get("TERM", "").lower() in _CANNOT_PLACE:
         return f"TERM = {os.environ['TERM']!r} cannot show the workbench"
     return ""
 

@@ -120,11 +120,6 @@ def levels(points: Iterable[Point]) -> list[float]:
     return found[-_LEVELS:]
 
 
-def best_scores(curves: Sequence[Curve], kl: float) -> float:
-    """Return the mean over `curves` of the best score within `kl`, of those that were that near; NaN without one."""
-    return mean(point.score for curve in curves if (point := best(curve.compared, kl)))
-
-
 def plot(
     curves: Sequence[Curve], width: int, height: int, *, cursor: Point | None = None, limit: float | None = None
 ) -> list[Line]:

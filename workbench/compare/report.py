@@ -23,7 +23,7 @@ from workbench.compare.compared_run import (
     shared_prompts,
     windows_text,
 )
-from workbench.compare.frontier import BEST, SEVERAL, best, best_scores, curves_of, levels, plot
+from workbench.compare.frontier import BEST, SEVERAL, best, curves_of, levels, plot
 from workbench.compare.measures import NUMBER, RunMeasure, sections
 from workbench.compare.settings import ComparedSettings, cautions, compared_settings, setting_lines
 from workbench.kit.axes import scale_of, window_over
@@ -255,7 +255,7 @@ def _frontier_lines(groups: Sequence[RunGroup], width: int) -> Iterator[Line]:
         source += f", of {', '.join(on_held_out)} on held-out prompts,"
     rows = list[Row]()
     for kl in kls:
-        scores = [best_scores(found, kl) for found in of_groups]
+        scores = [mean(p.score for curve in found if (p := best(curve.compared, kl))) for found in of_groups]
         cells = [number(score, width=NUMBER) if math.isfinite(score) else "-" for score in scores]
         if len(_headings(groups)) > len(groups):
             apart = scores[1] - scores[0]

@@ -13,6 +13,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
+from textual.events import Mount
 from textual.widgets import Input, Select, Static
 
 from trainer.errors import counted
@@ -242,9 +243,7 @@ class ExportPreferencesScreen(LabelForm[str | None]):
         yield row(("with", choice("provenance", columns, "Whether to add all other columns; k-way always has them")))
         yield row(("to", text_field("path", "The suffix sets the file type: .jsonl, .parquet or .csv")))
 
-    def on_mount(self) -> None:
-        self._follow()
-
+    @on(Mount)
     @on(Select.Changed)
     @on(Input.Changed)
     @work(exclusive=True, group="looking")

@@ -15,6 +15,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
+from textual.events import Show
 from textual.message import Message
 from textual.widgets import Input, Static
 
@@ -161,9 +162,6 @@ class RunsPane(Pane):
         self._show_facts()
         self.set_interval(INTERVAL, self._look)
 
-    def on_show(self) -> None:
-        self._look()
-
     @on(CursorList.Left)
     def _go_to_other_list(self, message: CursorList.Left) -> None:
         if message.by > 0 and self._glances:
@@ -214,6 +212,7 @@ class RunsPane(Pane):
         """Run at the cursor; None without runs."""
         return self.query_one(RunTable).selected
 
+    @on(Show)
     def _look(self) -> None:
         """Read the runs if the pane is visible, or if its badge counts runs that may end."""
         if self.is_on_screen or self.badge.text:

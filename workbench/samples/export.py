@@ -108,14 +108,10 @@ def _json_line(sample: TokenSample) -> Iterator[str]:
         "alternatives": [[one._asdict() for one in place] for place in sample.alternatives],
         "settings": None if sample.settings is None else asdict(sample.settings),
     }
-    yield _json(record)[:-1] + ', "sa_pairs": ['
+    yield json.dumps(_finite(record), allow_nan=False)[:-1] + ', "sa_pairs": ['
     for pair in sa_pairs(sample):
-        yield (", " if pair["step"] else "") + _json(pair)
+        yield (", " if pair["step"] else "") + json.dumps(_finite(pair), allow_nan=False)
     yield "]}\n"
-
-
-def _json(value: Any) -> str:
-    return json.dumps(_finite(value), allow_nan=False)
 
 
 def _finite(value: Any) -> Any:

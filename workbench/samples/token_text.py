@@ -154,15 +154,9 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
         self._lay_out()
         self.watch_channel()
 
-    def watch_whitespace(self) -> None:
-        self._lay_out()
-
     def on_mount(self) -> None:
         if self.app.no_color and self.blocks == "off":
             self.blocks = "one"
-
-    def on_resize(self) -> None:
-        self._lay_out()
 
     def notify_style_update(self) -> None:  # called when focus or theme has changed
         super().notify_style_update()
@@ -345,6 +339,8 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
         self.virtual_size = Size(width + _MARGIN, self._row_of(len(self._layout.lines)))
         self._scroll_to_cursor()
         self.refresh()
+
+    on_resize = watch_whitespace = _lay_out
 
     def _scroll_to_cursor(self) -> None:
         """Scroll just enough to show the cursor.

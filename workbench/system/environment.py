@@ -26,7 +26,6 @@ LATEST = 2**36  # bound of times that have a date, unix seconds
 _VISITS = 50
 
 _TRUE_COLOR = 2**24
-_CANNOT_PLACE = ("dumb", "unknown")
 _QUESTION = b"\x1b]11;?\x1b\\\x1b[c"  # the colour, then what every terminal answers, which ends the waiting
 _COLOR = re.compile(rb"\x1b\]11;(?:rgba?:([0-9a-fA-F]+)/([0-9a-fA-F]+)/([0-9a-fA-F]+)[^\x07\x1b]*)?(?:\x07|\x1b\\)")
 _FENCE = re.compile(rb"\x1b\[\?[0-9;]*c")
@@ -42,11 +41,6 @@ def config_dir() -> Path:
 def state_dir() -> Path:
     """Return the folder of the screen's logs and the list of trusted code. It need not exist."""
     return platformdirs.user_state_path("ppo-workbench")
-
-
-def can_place_text() -> bool:
-    """Return whether text can be put anywhere on the screen, which an editor's shell cannot do, for example."""
-    return os.environ.get("TERM", "").lower() not in _CANNOT_PLACE
 
 
 def needs_ascii() -> bool:

@@ -81,13 +81,6 @@ def discard_stdout() -> None:
         os.close(nowhere)
 
 
-def make_streams_safe() -> None:
-    """Make stdout and stderr write characters that their encoding lacks as escapes instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
-
-
 def new_log(folder: Path) -> Path:
     """Return the log file of this process in `folder`, and remove all but the newest few of others."""
     with suppress(OSError):

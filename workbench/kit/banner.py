@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple
 from textual.content import Content
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.widget import Widget
 from textual.widgets import Static
 
 from workbench.kit.keys import keys_of
@@ -94,8 +93,3 @@ class Banner(Static):
 
     def on_click(self) -> None:
         self.put_away()
-
-
-def confirm(widget: Widget, message: str) -> None:
-    """Show for some seconds what a key has done: in the banner of the widget's screen."""
-    Banner.of(widget.screen).say(message, "note", seconds=NOTE_SECONDS)

@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from textual.messages import Prune
 from textual.reactive import reactive
 
-from workbench.kit.banner import confirm
+from workbench.kit.banner import NOTE_SECONDS, Banner
 from workbench.run.view import RunView
 from workbench.text import typed, visible
 
@@ -55,8 +55,8 @@ class MountedWhole(Widget):
         self.copy(text, "the selected text")
 
     def confirm(self, message: str) -> None:
-        """Show for some seconds what a key has done; see `workbench.kit.banner.confirm`."""
-        confirm(self, message)
+        """Show for some seconds what a key has done, in the banner of the screen."""
+        Banner.of(self.screen).say(message, "note", seconds=NOTE_SECONDS)
 
 
 class Badge(NamedTuple):

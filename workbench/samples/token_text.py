@@ -22,7 +22,7 @@ from textual.strip import Strip
 
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder
-from workbench.kit.banner import confirm
+from workbench.kit.banner import NOTE_SECONDS, Banner
 from workbench.kit.drawing import SelectableLines
 from workbench.kit.glyphs import block
 from workbench.run.sample_reader import read_channel_columns
@@ -185,7 +185,8 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
         places = outliers(values.numbers)[::by] if values else []
         found = next((place for place in places if (place - self.cursor) * by > 0), None)
         if found is None:
-            confirm(self, f"No more outliers of {CHANNELS[self.channel].label} in this direction")
+            message = f"No more outliers of {CHANNELS[self.channel].label} in this direction"
+            Banner.of(self.screen).say(message, "note", seconds=NOTE_SECONDS)
         else:
             self.cursor = found
 

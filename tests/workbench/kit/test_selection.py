@@ -45,13 +45,13 @@ class Blocks(BlockList[str]):
     HEADER_HEIGHT = 1
     LINES = ("facts", "", "", "")
     ITEM_HEIGHT = 4
-    _items = tuple("abcdefgh")
+    items = tuple("abcdefgh")
 
     def header_line(self, width: int) -> Line:
         return [("  heading", "")]
 
     def block(self, index: int, width: int) -> list[str]:
-        name = self._items[index]
+        name = self.items[index]
         return [f"facts {name}", f"{name} begins", f"and {name} ends", ""]
 
 

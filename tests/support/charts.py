@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 from scripted_run import evaluation, iteration
 
-from workbench.run.history import Bucket, History
+from workbench.run.history import Bucket, MetricHistory
 from workbench.run.metrics import METRICS, Metric
 from workbench.text import Line, plain
 
@@ -23,9 +23,9 @@ any_values = st.lists(
 )
 
 
-def history_of(values: Iterable[float], *, field: str = "score_mean", first: int = 1, **others: Any) -> History:
+def history_of(values: Iterable[float], *, field: str = "score_mean", first: int = 1, **others: Any) -> MetricHistory:
     """Return a history whose column `field` has `values`, and whose scores have no recorded spread unless given."""
-    history = History()
+    history = MetricHistory()
     others = {"score_std": math.nan, **others}
     held_out = field.removeprefix("eval/") if field.startswith("eval/") else ""
     for number, value in enumerate(values, first):
@@ -35,7 +35,7 @@ def history_of(values: Iterable[float], *, field: str = "score_mean", first: int
     return history
 
 
-class Counted(History):
+class Counted(MetricHistory):
     """A history that counts the numbers that are read from it."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from workbench.compare.compared_run import RunGroup, mean
 from workbench.kit.axes import Axis, scale_of, tick_texts, ticks
-from workbench.run.history import History
+from workbench.run.history import MetricHistory
 from workbench.run.metrics import METRICS
 from workbench.run.view import RunView
 from workbench.text import Line, Piece, line_of
@@ -81,7 +81,7 @@ def curves_of(groups: Sequence[RunGroup]) -> list[list[Curve]]:
     ]
 
 
-def batch_points(history: History, size: int) -> list[Point]:
+def batch_points(history: MetricHistory, size: int) -> list[Point]:
     """Return means over `size` neighbouring iterations, a fifth of that apart; over all if there are fewer.
 
     None if runs of this kind have no score or no KL.

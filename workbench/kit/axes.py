@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from workbench.run.history import Bucket, History
+from workbench.run.history import Bucket, MetricHistory
 from workbench.run.metrics import Metric
 from workbench.text import number
 
@@ -19,7 +19,7 @@ _DECAY = 0.9  # of the moving average, per iteration
 class Window(NamedTuple):
     """Positions from `start` to before `stop` of a history, drawn on an axis from iteration `first` to `last`."""
 
-    history: History
+    history: MetricHistory
     start: int
     stop: int
     first: int
@@ -70,7 +70,7 @@ class Window(NamedTuple):
             return (width - 1) // 2
         return min(max(round((iteration - self.first) / (self.last - self.first) * (width - 1)), 0), width - 1)
 
-    def beside(self, other: History) -> Window:
+    def beside(self, other: MetricHistory) -> Window:
         """Return the iterations of another history on this window's axis."""
         return self._replace(
             history=other, start=bisect_left(other.numbers, self.first), stop=bisect_right(other.numbers, self.last)
@@ -92,7 +92,7 @@ class Window(NamedTuple):
         return scaled
 
 
-def window_of(history: History, span: int | None = None, at: int | None = None) -> Window:
+def window_of(history: MetricHistory, span: int | None = None, at: int | None = None) -> Window:
     """Return the newest `span` iterations of `history`, or those around the position `at`; all without a span."""
     size = len(history)
     span = size if span is None else min(span, size)
@@ -102,7 +102,7 @@ def window_of(history: History, span: int | None = None, at: int | None = None) 
     return Window(history, start, start + span, history.numbers[start], history.numbers[start + span - 1])
 
 
-def window_over(histories: Sequence[History]) -> Window:
+def window_over(histories: Sequence[MetricHistory]) -> Window:
     """Return all of the first history, on an axis that covers every history."""
     window = window_of(histories[0])
     ends = [(history.numbers[0], history.numbers[-1]) for history in histories if len(history)]

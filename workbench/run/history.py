@@ -49,7 +49,7 @@ def seconds(event: Numbers) -> float:
     return sum(event.seconds.values()) if isinstance(event, Iteration) else event.seconds
 
 
-class History:
+class MetricHistory:
     """Iterations by ascending number, with a column for each metric: the scalar fields of the events, and seconds.
 
     The columns of seconds are `seconds_total` and, for PPO, one for each phase, such as `seconds_generate`; NaN for a
@@ -122,7 +122,7 @@ class History:
         spent = {phase: self._columns[name][position] for name, phase in names.items()}
         return {phase: seconds for phase, seconds in spent.items() if 0 <= seconds < math.inf}
 
-    def prepend(self, earlier: History) -> None:
+    def prepend(self, earlier: MetricHistory) -> None:
         """Insert the iterations of `earlier` that come before the first one of this history.
 
         Those of another kind of run are left out.

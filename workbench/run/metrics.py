@@ -26,7 +26,7 @@ Numbers = Iteration | RewardModelStep  # reported for each iteration; in kinds o
 class Metric(NamedTuple):
     """One number of an iteration, how it is written and how it is drawn. Range and threshold are in the shown unit."""
 
-    field: str  # of the event, or after `eval/` of the newest evaluation; a column of `History`
+    field: str  # of the event, or after `eval/` of the newest evaluation; a column of `MetricHistory`
     label: str  # in a list, where there is room
     heading: str  # over a column; empty for what tables leave out
     unit: str

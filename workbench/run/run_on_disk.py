@@ -17,7 +17,7 @@ from trainer.questions import Answer, Question
 from trainer.runs.folder import RunFolder, read_config
 from trainer.runs.journal import JournalReader, TimedEvent
 from trainer.runs.sinks import read_progress
-from workbench.run.history import History, kind_of
+from workbench.run.history import MetricHistory, kind_of
 from workbench.run.threads import give
 from workbench.run.view import RunView
 
@@ -89,7 +89,7 @@ class RunOnDisk:
         self.finished = not live and not events
         return events
 
-    def earlier(self) -> History | None:
+    def earlier(self) -> MetricHistory | None:
         """Return older iterations, as many as can be read in some 10 ms: those before the ones returned so far.
 
         Prepend them to the history that `take` fills. None when all were returned, until another journal replaces this
@@ -111,7 +111,7 @@ class RunOnDisk:
             self._failure = str(error)
         if not read:
             return None
-        chunk = History(kind_of(newest_first[-1])) if newest_first else History()
+        chunk = MetricHistory(kind_of(newest_first[-1])) if newest_first else MetricHistory()
         for iteration in reversed(newest_first):
             chunk.append(iteration)
         return chunk

@@ -17,7 +17,7 @@ from trainer.events import Alarm, Event, Fix, RunEnded, RunStarted, StateChanged
 from trainer.questions import Answer, Question
 from trainer.runs.checkpoint_files import checkpoints
 from trainer.runs.folder import RunFolder, check_name_is_free
-from workbench.run.history import History
+from workbench.run.history import MetricHistory
 from workbench.run.run_on_disk import RunOnDisk
 from workbench.run.threads import PolicyThread, Train, TrainingThread
 from workbench.run.view import STARTING, RunView
@@ -34,7 +34,7 @@ class Found(NamedTuple):
 
     run: RunOnDisk
     events: list[Event]
-    past: list[History]  # pieces of a long journal's past, newest first
+    past: list[MetricHistory]  # pieces of a long journal's past, newest first
 
 
 class Supervisor:
@@ -343,7 +343,7 @@ class Supervisor:
 
 
 def _found(run: RunOnDisk, events: list[Event]) -> Found:
-    chunks: list[History] = []
+    chunks: list[MetricHistory] = []
     while len(chunks) < 2 and (chunk := run.earlier()) is not None:  # each reading is short
         chunks.append(chunk)
     return Found(run, events, chunks)

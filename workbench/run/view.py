@@ -29,7 +29,7 @@ from trainer.events import (
 )
 from trainer.monitoring.monitor import is_active_after
 from trainer.runs.listing import RECENT, last_mean
-from workbench.run.history import History, kind_of
+from workbench.run.history import MetricHistory, kind_of
 from workbench.run.metrics import Numbers
 from workbench.run.sentences import AnyEvaluation, alert_text, in_brief, resumption, state_words
 
@@ -65,7 +65,7 @@ class RunView:
     state: State = "loading"
     is_starting: bool = False  # a run is under way that has not reported its start, or has just continued
     phase: PhaseProgress | None = None
-    history: History = field(default_factory=History)
+    history: MetricHistory = field(default_factory=MetricHistory)
     last: Numbers | None = None  # the newest
     previous: Numbers | None = None  # the one before it
     evaluations: list[Evaluation] = field(default_factory=list)
@@ -208,7 +208,7 @@ class RunView:
             self.marks[:] = [m for m in self.marks if m.iteration <= resumed_at or m.kind not in _REDONE]
             self._mark(max(resumed_at, 0), "resumed", resumption(resumed_at))
         if not self.history:
-            self.history = History(event.run_kind)
+            self.history = MetricHistory(event.run_kind)
         self.started = event
         self.ended = None
         self.phase = None
@@ -219,7 +219,7 @@ class RunView:
         if (kind := kind_of(event)) != self.history.kind:
             if self.history:  # the journal is damaged: a run has one kind
                 return
-            self.history = History(kind)
+            self.history = MetricHistory(kind)
         self.history.append(event)
         if self.last is not None and self.last.iteration < event.iteration:
             self.previous = self.last

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from workbench.kit.axes import Axis, Window, moving_average, number_text, scale_of, tick_texts, ticks
 from workbench.kit.drawing import OVERLAYS
 from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, Canvas
-from workbench.run.history import Bucket, History
+from workbench.run.history import Bucket, MetricHistory
 from workbench.run.metrics import Metric
 from workbench.run.view import Mark
 from workbench.text import MISSING, Line, Piece, fit_end, line_of, plain, visible
@@ -60,7 +60,7 @@ def metric_chart(
     *,
     selected: bool = False,
     marks: Sequence[Mark] = (),
-    others: Sequence[tuple[str, History]] = (),
+    others: Sequence[tuple[str, MetricHistory]] = (),
 ) -> tuple[list[Line], range]:
     """Return a chart as at most `height` lines of `width` columns, and the columns of its plot.
 

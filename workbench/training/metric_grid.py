@@ -10,7 +10,7 @@ from typing import NamedTuple
 from trainer.runs.listing import PPO
 from workbench.kit.axes import Axis, Window, moving_average, number_text, scale_of, tick_texts
 from workbench.kit.glyphs import bar
-from workbench.run.history import Bucket, History
+from workbench.run.history import Bucket, MetricHistory
 from workbench.run.metrics import MAIN, METRICS_OF_KIND, Metric
 from workbench.run.view import RunView
 from workbench.text import MISSING, Line, line_of, plain
@@ -47,7 +47,7 @@ class CellShape(NamedTuple):
     spark_at: int  # the first of these columns
 
 
-class Reading(NamedTuple):
+class MetricValue(NamedTuple):
     """A value in the shown unit, and its change from the previous iteration; NaN if there is none."""
 
     value: float
@@ -70,7 +70,7 @@ def metrics_of(view: RunView, chosen: Sequence[Metric]) -> tuple[Metric, ...]:
     return tuple(sorted(shown, key=lambda m: first.index(m.field) if m.field in first else len(first)))
 
 
-def is_informative(history: History, metric: Metric) -> bool:
+def is_informative(history: MetricHistory, metric: Metric) -> bool:
     """Return whether the run records `metric` and it changes, as far as it is shown only then."""
     if not len(history) or not (metric.optional or metric.if_varied):
         return True
@@ -93,14 +93,14 @@ def cell_shape(charted: Charted, metrics: Sequence[Metric], width: int, height: 
     return CellShape(height, numbers, change, max(width - start - (height > 1), 0), start)
 
 
-def reading_at(charted: Charted, metric: Metric) -> Reading:
+def reading_at(charted: Charted, metric: Metric) -> MetricValue:
     """Return the value of `metric` at the cursor, or the newest one without a cursor."""
     values = charted.window.history.column(metric.field)
     at = len(values) - 1 if charted.at is None else charted.at
     if not 0 <= at < len(values):
-        return Reading(math.nan, math.nan)
+        return MetricValue(math.nan, math.nan)
     value = values[at] * metric.factor
-    return Reading(value, value - values[at - 1] * metric.factor if at else math.nan)
+    return MetricValue(value, value - values[at - 1] * metric.factor if at else math.nan)
 
 
 def metric_cell(
@@ -179,12 +179,12 @@ def change_text(change: float, digits: int, width: int) -> str:
     return f"{arrow} {size}" if len(size) + 2 <= width else arrow
 
 
-def _value_text(reading: Reading, metric: Metric) -> str:
+def _value_text(reading: MetricValue, metric: Metric) -> str:
     """Return the value after ! if it is past the threshold, which is then also visible without colour."""
     return ("!" if metric.beyond(reading.value) else "") + number_text(reading.value, metric.digits, _VALUE)
 
 
-def _numbers(reading: Reading, metric: Metric, shape: CellShape, *, selected: bool) -> Line:
+def _numbers(reading: MetricValue, metric: Metric, shape: CellShape, *, selected: bool) -> Line:
     text = _value_text(reading, metric)
     role = "missing" if not math.isfinite(reading.value) else "target" if text.startswith("!") else "strong"
     name = f"{metric.label} {metric.unit}".rstrip()

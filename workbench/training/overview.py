@@ -13,7 +13,7 @@ from textual.message import Message
 from workbench.kit.axes import Axis, Window, number_text
 from workbench.kit.drawing import ROLES, Drawn, component_classes, rule
 from workbench.kit.glyphs import DOTS_ACROSS, bar_lines
-from workbench.run.history import History
+from workbench.run.history import MetricHistory
 from workbench.run.metrics import Metric
 from workbench.run.view import Mark
 from workbench.text import Line, duration, fit_start
@@ -67,7 +67,7 @@ class Shown:
     selected: int
     layout: Layout
     marks: Sequence[Mark] = ()
-    others: Sequence[tuple[str, History]] = ()
+    others: Sequence[tuple[str, MetricHistory]] = ()
 
 
 class Zone(NamedTuple):

@@ -25,7 +25,7 @@ from workbench.kit.dialog import ChoiceList, Dialog
 from workbench.kit.drawing import OVERLAYS
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
-from workbench.run.history import History
+from workbench.run.history import MetricHistory
 from workbench.run.metrics import DEFAULT, MAIN, METRICS, Metric
 from workbench.run.sentences import in_brief, level_sign, rank_texts, urgent_first
 from workbench.run.view import Mark, RunView
@@ -302,7 +302,7 @@ class TrainingPane(Pane):
         this = Path(started.folder).absolute() if started and self._others else None
         return [(folder.name, view) for folder, view in self._others if folder != this][:OVERLAYS]
 
-    def _beside(self) -> tuple[tuple[str, History], ...]:
+    def _beside(self) -> tuple[tuple[str, MetricHistory], ...]:
         """Return the other runs beside an enlarged metric that have it; a run of another kind may lack it."""
         field = self._metrics[self._selected].field
         marked = self._marked() if self._mode == "one" else []

@@ -14,7 +14,7 @@ from run_kinds_helper import dpo_evaluation, dpo_step, other_run, reward_evaluat
 from scripted_run import evaluation, iteration, started
 
 from trainer.events import CheckpointSaved
-from workbench.run.history import Bucket, History
+from workbench.run.history import Bucket, MetricHistory
 from workbench.run.view import RunView
 
 ODD = (math.nan, math.inf, -math.inf, 1.7e308, -1.7e308, 0.1, 0.1)
@@ -32,8 +32,8 @@ def columns(draw: st.DrawFn) -> list[float]:
     return values[:size]
 
 
-def history_of(kl: Sequence[float], first: int = 1) -> History:
-    history = History()
+def history_of(kl: Sequence[float], first: int = 1) -> MetricHistory:
+    history = MetricHistory()
     for number, value in enumerate(kl, first):
         history.append(iteration(number, kl=value))
     return history
@@ -135,7 +135,7 @@ def test_the_seconds_of_an_iteration_include_its_evaluation_and_its_checkpoints(
 
 
 def test_an_iteration_has_the_results_of_the_newest_evaluation_by_then() -> None:
-    history = History()
+    history = MetricHistory()
     history.evaluate(evaluation(0, win_rate=0.5))
     for number in range(1, 6):
         history.append(iteration(number))
@@ -152,7 +152,7 @@ def test_an_iteration_has_the_results_of_the_newest_evaluation_by_then() -> None
 
 
 def test_an_evaluation_updates_buckets_that_were_summed_up_before_it() -> None:
-    history = History()
+    history = MetricHistory()
     for number in range(1, 65):
         history.append(iteration(number))
     assert math.isnan(history.range_of("eval/win_rate")[0])
@@ -166,11 +166,11 @@ def test_without_an_evaluation_its_columns_have_no_number() -> None:
     assert all(math.isnan(value) for value in history.column("eval/win_rate"))
     assert [math.isnan(end) for end in history.range_of("eval/win_rate")] == [True, True]
     assert history.range_of("kl") == (1.0, 2.0)
-    assert [math.isnan(end) for end in History().range_of("kl")] == [True, True]
+    assert [math.isnan(end) for end in MetricHistory().range_of("kl")] == [True, True]
 
 
 def test_a_run_of_another_kind_has_the_accuracy_on_held_out_pairs_from_the_step_of_its_evaluation() -> None:
-    history = History("dpo")
+    history = MetricHistory("dpo")
     for number in (1, 2, 3):
         history.append(dpo_step(number))
         if number == 2:
@@ -195,13 +195,13 @@ def test_prepended_iterations_end_before_the_existing_ones() -> None:
     history.prepend(history_of(range(6)))
     assert list(history.numbers) == [1, 2, 3, 4, 5, 6]
     assert list(history.column("kl")) == [0, 1, 2, 3, 7, 8]
-    empty = History()
+    empty = MetricHistory()
     empty.prepend(history)
     assert list(empty.numbers) == list(history.numbers)
 
 
 def test_the_nearest_position_of_an_iteration_is_found_also_between_and_beside_those_there_are() -> None:
-    history = History()
+    history = MetricHistory()
     assert history.index_of(3) == 0
     for number in (10, 20, 24):
         history.append(iteration(number))

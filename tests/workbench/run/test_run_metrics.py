@@ -21,7 +21,7 @@ from views import drawn, view_of
 from trainer.events import CheckpointSaved, Evaluation, Event, StateChanged
 from workbench.headless import PlainDisplay, summary
 from workbench.kit.pane_strip import fitted, status_pieces
-from workbench.run.history import History, kind_of
+from workbench.run.history import MetricHistory, kind_of
 from workbench.run.metrics import METRICS_OF_KIND
 from workbench.run.sentences import sentences
 from workbench.run.view import Mark
@@ -40,7 +40,7 @@ def evaluation(number: int, **changes: Any) -> Evaluation:
 
 @pytest.mark.parametrize("kind", METRICS_OF_KIND)
 def test_every_metric_of_a_kind_is_a_column_of_its_history_with_the_value_of_its_events(kind: str) -> None:
-    history, event = History(kind), STEPS[kind](3)
+    history, event = MetricHistory(kind), STEPS[kind](3)
     history.append(event)
     assert kind_of(event) == history.kind == kind
     for metric in METRICS_OF_KIND[kind]:
@@ -51,7 +51,7 @@ def test_every_metric_of_a_kind_is_a_column_of_its_history_with_the_value_of_its
 
 
 def test_earlier_events_of_another_kind_are_left_out() -> None:
-    history, other = History("dpo"), History()
+    history, other = MetricHistory("dpo"), MetricHistory()
     history.append(dpo_step(5))
     other.append(iteration(1))
     history.prepend(other)
@@ -60,7 +60,7 @@ def test_earlier_events_of_another_kind_are_left_out() -> None:
 
 
 def test_a_kind_that_only_a_newer_version_knows_has_the_columns_of_ppo() -> None:
-    assert History("grpo").names == History().names
+    assert MetricHistory("grpo").names == MetricHistory().names
     assert view_of(started(run_kind="grpo"), iteration(1)).history.kind == "ppo"
 
 

@@ -20,7 +20,7 @@ from trainer.runs import journal
 from trainer.runs.folder import RunFolder
 from trainer.runs.sinks import ProgressFile
 from workbench.run import run_on_disk
-from workbench.run.history import History
+from workbench.run.history import MetricHistory
 from workbench.run.run_on_disk import RunOnDisk, whole_run
 from workbench.run.view import RunView
 
@@ -65,12 +65,12 @@ def take(source: RunOnDisk, view: RunView | None = None) -> RunView:
     return view
 
 
-def chunks(source: RunOnDisk) -> Iterator[History]:
+def chunks(source: RunOnDisk) -> Iterator[MetricHistory]:
     while (chunk := source.earlier()) is not None:
         yield chunk
 
 
-def table(history: History) -> dict[str, list[float]]:
+def table(history: MetricHistory) -> dict[str, list[float]]:
     return {"iteration": list(history.numbers)} | {name: list(history.column(name)) for name in ("kl", "tokens")}
 
 

@@ -15,7 +15,7 @@ from scripted_run import iteration
 
 from workbench.kit.axes import window_of, window_over
 from workbench.kit.glyphs import Canvas
-from workbench.run.history import History
+from workbench.run.history import MetricHistory
 from workbench.run.metrics import METRICS, Metric
 from workbench.run.view import Mark
 from workbench.text import Line
@@ -24,7 +24,7 @@ from workbench.training.metric_grid import Charted
 
 
 def drawn(
-    history: History,
+    history: MetricHistory,
     metric: Metric = SCORE,
     *,
     width: int = 80,
@@ -33,7 +33,7 @@ def drawn(
     average: bool = False,
     log: bool = False,
     marks: tuple[Mark, ...] = (),
-    others: tuple[tuple[str, History], ...] = (),
+    others: tuple[tuple[str, MetricHistory], ...] = (),
     selected: bool = True,
 ) -> tuple[list[Line], range]:
     window = window_over([history, *(other for _, other in others)]) if others else window_of(history)

@@ -10,12 +10,12 @@ from scripted_run import iteration, started
 from training_bench import Bench, dpo_view, opened, shown, view_of
 
 from trainer.events import CheckpointSaved
-from workbench.run.history import History
+from workbench.run.history import MetricHistory
 from workbench.run.metrics import DEFAULT, METRICS_OF_KIND
 from workbench.run.view import RunView
 
 
-def of_history(history: History) -> RunView:
+def of_history(history: MetricHistory) -> RunView:
     """Return the view of a run with these iterations."""
     view = RunView()
     view.history = history
@@ -76,7 +76,7 @@ async def test_a_run_of_another_kind_has_its_own_metrics_and_no_choice_among_the
 async def test_a_compared_run_of_another_kind_is_drawn_where_it_has_the_metric():
     async with Bench().run_test(size=(120, 30)) as pilot:
         pane = await opened(pilot, dpo_view(20))
-        other = History("reward-model")
+        other = MetricHistory("reward-model")
         for number in range(1, 200):
             other.append(reward_step(number))
         pane.compare([(Path("by-reward"), of_history(other)), (Path("by-ppo"), of_history(history_of([0.1] * 90)))])

@@ -1,9 +1,10 @@
-"""What a run trains (PPO, a reward model, DPO), and what the run gives to it."""
+"""The base of the three algorithms that a run trains: PPO, DPO and the training of a reward model."""
 
 from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -40,7 +41,7 @@ class Hooks(NamedTuple):
     check: Callable[[], None] = lambda: None  # handles requests, where there is no progress to report
 
 
-class Trainable:
+class Trainable(ABC):
     """Algorithm that a run trains. Its iterations are optimiser steps where it has no others.
 
     Call `load`, `build` and perhaps `initialise`, on every rank; then `step`, each time followed by what is `due`.
@@ -86,50 +87,50 @@ class Trainable:
         self._trust = trust
         self._accept_data = accept_data
 
+    @abstractmethod
     def load(self, folder: RunFolder | None) -> Sequence[Any]:
         """Read data and model; return what must be the same on all ranks. folder: of a run to continue."""
-        raise NotImplementedError
 
+    @abstractmethod
     def build(self) -> None:
         """Build what trains."""
-        raise NotImplementedError
 
-    def initialise(self) -> None:
+    def initialise(self) -> None:  # noqa: B027  not every kind needs it
         """Give a run without a checkpoint its first state."""
 
-    def begin_in(self, folder: RunFolder) -> None:
+    def begin_in(self, folder: RunFolder) -> None:  # noqa: B027  not every kind needs it
         """Complete what the folder of the run has, before the first step."""
 
+    @abstractmethod
     def opening(self) -> Callable[[], Any] | None:
         """Return the work before the first step, a method of this object; None once it is done."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self) -> Any:
         """Do the next iteration."""
-        raise NotImplementedError
 
+    @abstractmethod
     def due(self) -> Iterator[Callable[[], Any]]:
         """Yield the evaluations that are due after the iteration just done, methods of this object."""
-        raise NotImplementedError
 
-    def leave(self, folder: RunFolder) -> None:
+    def leave(self, folder: RunFolder) -> None:  # noqa: B027  not every kind needs it
         """Write and report what the last work has left."""
 
+    @abstractmethod
     def ending(self) -> str:
         """Return why nothing is left to do; empty while something is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def configure(self, config: Any, rewards: Any = None) -> None:
         """Use `config`, in which only live settings differ, from the next iteration on. rewards: its own, if new."""
-        raise NotImplementedError
 
+    @abstractmethod
     def snapshot(self) -> Any:
         """Return the current state, with its `iteration`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def restore(self, snapshot: Any) -> None:
         """Continue from `snapshot`."""
-        raise NotImplementedError
 
     def write(self, folder: Path, snapshot: Any) -> None:
         """Write `snapshot` as a checkpoint. Raises StorageError."""
@@ -195,9 +196,9 @@ class StepTraining(Trainable):
         """Return `prepare` until it was called, or a state restored."""
         return None if self.is_prepared else self.prepare
 
+    @abstractmethod
     def prepare(self) -> None:
         """Do what precedes the first step."""
-        raise NotImplementedError
 
     def configure(self, config: Any, rewards: Any = None) -> None:
         """Use the micro-batches of `config` from now on."""

@@ -62,7 +62,7 @@ KINDS: dict[type, tuple[type[Trainable], str]] = {
     DPOConfig: (DPO, "dpo"),
     RewardModelConfig: (RewardModelTraining, "reward-model"),
 }
-"""What trains each kind of run, and the name of a new one that has no other."""
+"""For each class of configuration: the class that trains it, and the default name of a run."""
 
 
 def train(

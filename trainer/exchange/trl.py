@@ -1,4 +1,4 @@
-"""What an export says to TRL: a run's settings there, by the table in trl.toml, the script to go on, and the README.
+"""Files of an export for TRL: the run's settings translated by the table in trl.toml, the script to go on, the README.
 
 No setting is dropped without a reason: `translated` refuses a table that lacks one. As a program, this module prints
 the table of docs/other-engines.md.
@@ -37,7 +37,7 @@ class RunFacts(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """What a setting becomes in TRL, or why it becomes nothing; trl.toml explains the fields."""
+    """Cell of the table: the names of a setting in TRL, or the reason why it has none. trl.toml explains the fields."""
 
     to: str = ""
     value: Any = None
@@ -52,7 +52,7 @@ class Cell(NamedTuple):
 
 
 class Translated(NamedTuple):
-    """What becomes of one setting.
+    """Setting of a run, translated for TRL.
 
     kind: there, by the names of TRL; lost, because TRL has nothing for a value that changes this run; off, where the
     value changes nothing; or elsewhere. note: where it means something else there, or why it is not there.

@@ -53,9 +53,9 @@ _EVALUATIONS = (Evaluation, RewardModelEvaluation)
 _REDONE_BY_RESUMED_RUN = (*_STEPS, *_EVALUATIONS, SamplesWritten, CheckpointSaved, Alarm, Decision, RolledBack)
 _HEADER_BYTES = 16 * 1024
 BLOCK_BYTES = 16 * 1024
-"""Size of the first block that is searched for the newest iterations, from the end; each further one is larger."""
+"""Size of the last block of a journal, in which the newest iterations are searched for; earlier ones are larger."""
 TAIL_BYTES = 16 * 1024 * 1024
-"""How far from the end they are searched."""
+"""Size of the end of a journal in which the newest iterations are searched for."""
 _MOST_STEPS = 10_000  # that `read_journal` looks for
 _END_OF_TIME = 253_402_300_800 - 2 * 86_400  # of dates, in any time zone
 # Within a JSON string the quotes are escaped, so no text of a model matches.

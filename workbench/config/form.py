@@ -142,7 +142,7 @@ class ConfigForm(MountedWhole, Container):
         """Request to edit the setting under the cursor as TOML."""
 
     view: reactive[View] = reactive("basic", repaint=False, init=False)
-    """Which settings are shown."""
+    """View that the user has chosen: the basic settings, all of them, or those that differ."""
     shown = 0
     """Number of settings in the view."""
     words = ""

@@ -1,4 +1,4 @@
-"""What is beside the form: the cost of an iteration, and the document as TOML."""
+"""Widgets beside the form: the cost of an iteration, and the document as TOML."""
 
 from __future__ import annotations
 

@@ -6,14 +6,19 @@ While the screen is open, what native code and libraries print goes to a log fil
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from workbench.text import visible
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 PROGRAM = "ppo-workbench"
 
@@ -104,6 +109,19 @@ def cut_log(path: Path) -> bool:
     return False
 
 
+class _Terminal(io.FileIO):
+    """A terminal that swallows what is drawn after it has gone, where an error would end Textual's writing thread.
+
+    Without that thread the screen could not close: once its queue is full, the application waits for room for ever.
+    """
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return memoryview(data).nbytes
+
+
 @contextmanager
 def native_output_to(path: Path) -> Iterator[None]:
     """Redirect file descriptors 1 and 2 to the end of `path` within the block; the screen keeps the terminal.
@@ -126,14 +144,16 @@ def native_output_to(path: Path) -> Iterator[None]:
     os.close(log)
     # Textual draws on stderr: where that goes to a file, it draws on stdout, which is a terminal.
     drawn_on = kept[2] if os.isatty(kept[2]) else kept[1]
-    screen_out, screen_err = (os.fdopen(one, "w", encoding="utf-8", closefd=False) for one in (kept[1], drawn_on))
+    screen_out, screen_err = (
+        io.TextIOWrapper(io.BufferedWriter(_Terminal(one, "w", closefd=False)), encoding="utf-8")
+        for one in (kept[1], drawn_on)
+    )
     sys.__stdout__, sys.__stderr__ = screen_out, screen_err  # type: ignore[misc]  # that is how Textual finds them
     try:
         yield
     finally:
         for stream in (screen_out, screen_err):
-            with suppress(OSError):  # the terminal may be gone
-                stream.flush()
+            stream.flush()
         sys.__stdout__, sys.__stderr__ = streams  # type: ignore[misc]
         for number, descriptor in kept.items():
             os.dup2(descriptor, number)

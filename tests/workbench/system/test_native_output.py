@@ -24,6 +24,22 @@ with native_output_to(Path(sys.argv[1])):
 os.write(2, f"back, {terminal}.".encode())
 """
 
+GONE = """
+import os, pty, sys
+from pathlib import Path
+from workbench.system.output import native_output_to
+master, terminal = pty.openpty()
+os.dup2(terminal, 1)
+os.dup2(terminal, 2)
+os.close(terminal)
+with native_output_to(Path(sys.argv[1])):
+    os.close(master)
+    for _ in range(100):
+        sys.__stderr__.write("drawn" * 1000)
+        sys.__stderr__.flush()
+    sys.__stderr__.write("left in the buffer")
+"""
+
 
 def run_in_a_terminal(log: Path) -> str:
     master, terminal = pty.openpty()
@@ -53,6 +69,11 @@ def test_native_output_is_in_the_log_and_not_on_the_terminal(tmp_path: Path) -> 
 def test_a_log_that_cannot_be_opened_costs_the_output_and_not_the_screen(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a file where the folder should be")
     assert run_in_a_terminal(tmp_path / "a" / "workbench.log") == "drawn;back, True."
+
+
+def test_what_is_drawn_on_a_terminal_that_has_gone_is_lost_and_no_error(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", GONE, str(tmp_path / "log")], check=True)
+    assert (tmp_path / "log").read_text() == ""
 
 
 def test_each_process_has_a_log_and_the_newest_of_others_stay(tmp_path: Path) -> None:

@@ -185,10 +185,16 @@ def test_a_signal_ends_a_run_that_hangs_before_it_has_begun(terminals: list[Term
     assert terminal.wait() == 130
 
 
-def test_a_run_that_outlived_its_terminal_is_saved_by_a_signal(terminals: list[Terminal], tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_run_that_outlived_its_terminal_is_saved_by_a_signal(
+    asked: bool, terminals: list[Terminal], tmp_path: Path
+) -> None:
     terminals.append(terminal := Terminal(tmp_path, "recorded"))
     terminal.wait_for("Training F3")
     terminal.start_run("iteration 1/12")
+    if asked:
+        terminal.press("q")
+        terminal.wait_for("What should happen")
     terminal.close()  # SIGHUP
     terminal.wait_until((tmp_path / "gone").exists)
     for _ in range(50):

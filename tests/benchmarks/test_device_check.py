@@ -1,8 +1,10 @@
-"""Device check of benchmarks/device_check.py: all parts pass on a GPU, if there is one, and failures are reported."""
+"""Device check of benchmarks: all parts pass on a GPU, if there is one; failures and crashes are reported."""
 
 from __future__ import annotations
 
 import math
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -333,3 +335,30 @@ def test_when_the_time_is_over_the_rest_fails_and_the_table_is_printed(
     assert "memory: the 0 s of --seconds are over" in printed
     assert "| 0.6B | bfloat16 |" in printed
     assert "not measured: the 0 s of --seconds are over |" in printed
+
+
+# The worker, which runs functions in another process
+
+
+@pytest.fixture
+def worker() -> Iterator[Any]:
+    import workers
+
+    worker = workers.Worker()
+    yield worker
+    worker.close()
+
+
+def test_failures_are_reported_and_the_next_function_runs(worker: Any) -> None:
+    def failure(function: Any, *arguments: Any, seconds: float = 60) -> str:
+        with pytest.raises(sys.modules["workers"].WorkerError) as caught:
+            list(worker.results(function, *arguments, seconds=seconds))
+        return str(caught.value)
+
+    assert list(worker.results(range, 3, seconds=60)) == [0, 1, 2]
+    assert failure(os.listdir, "/no such folder").startswith("FileNotFoundError: ")
+    assert failure(os._exit, 7) == "process exited with code 7"
+    assert failure(signal.raise_signal, signal.SIGKILL) == "process killed by SIGKILL"
+    assert failure(signal.pause, seconds=0.3) == "no result in 0.3 s"
+    assert failure(range, 3, seconds=0) == "no time is left"
+    assert list(worker.results(range, 2, seconds=60)) == [0, 1]

@@ -79,14 +79,13 @@ class SupplyReport(NamedTuple):
     """Report on the items that come.
 
     ended: no more will. waiting: what the next one waits for. problem: why none comes. left_out: queues, rows and items
-    that were left out, a line each. left: how many may still come; None if that is not known.
+    that were left out, a line each.
     """
 
     ended: bool = False
     waiting: str = ""
     problem: str = ""
     left_out: tuple[str, ...] = ()
-    left: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +257,7 @@ class SessionWorker:
         """Draw an item and put it; return the seconds until the next step, infinite if there are enough."""
         assert self._context is not None
         record, limit, wait = state.record, state.record.plan.limit, 0.0
-        report = SupplyReport(left_out=self._supply.left_out, left=self._supply.left)
+        report = SupplyReport(left_out=self._supply.left_out)
         try:
             if self._mixture is None:
                 from trainer.preferences.queues.mixture import Mixture  # here, because it imports NumPy
@@ -280,8 +279,7 @@ class SessionWorker:
                     self._refused += (str(error),)
                 self._drawn = None
             left_out = (*mixture.problems, *self._refused)
-            left = None if mixture.left is None else mixture.left + (self._drawn is not None)
-            report = report._replace(left_out=left_out, left=left)
+            report = report._replace(left_out=left_out)
             if report.ended and not whole:
                 nothing = "" if items else f"{record.labeller} has judged everything: add another queue"
                 report = report._replace(problem="; ".join(left_out) or nothing)
@@ -383,18 +381,15 @@ class SessionWorker:
     def _read_state(self, last: SessionItem | None, guidelines: str = "") -> SessionState:
         session, supply, before = self._open(), self._supply, self.state
         current, record = session.next_open(), session.record
-        still_open, limit = record.left, record.plan.limit
-        known = [still_open] if supply.ended else []  # bounds of the number of items to judge
-        if not supply.ended:
-            known += [limit - record.done] if limit else []
-            known += [still_open + supply.left] if supply.left is not None else []
-        left = max(min(known), still_open) if known else None
+        left = max(limit - record.done, record.left) if (limit := record.plan.limit) else None
+        if supply.ended:
+            left = record.left
         self._uncounted = math.inf if before is None else time.monotonic()
         return SessionState(
             record=record,
             guidelines=before.guidelines if before is not None else guidelines,
             current=current,
-            ahead=still_open - (current is not None),
+            ahead=record.left - (current is not None),
             progress=replace(before.progress, done=record.done, left=left) if before else session.progress(left),
             last=last,
             supply=supply,

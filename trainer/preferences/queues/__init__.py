@@ -79,8 +79,7 @@ class OpenQueue:
     """A queue that is drawn from.
 
     report: shows the labeller a line, such as that a file cannot be read. random_share: smallest share of pairs that an
-    ordered queue draws at random. total: number of its comparisons, those included that are not new; None while that is
-    not known. drawn: how many of them are used up. given: how many became items.
+    ordered queue draws at random. given: how many of its comparisons became items.
     """
 
     plan: QueuePlan
@@ -88,8 +87,6 @@ class OpenQueue:
     rng: random.Random
     report: Callable[[str], None]
     random_share: float
-    total: Callable[[], int | None] = lambda: None
-    drawn: int = 0
     given: int = 0
 
 

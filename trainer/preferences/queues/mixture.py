@@ -6,19 +6,15 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
-from pathlib import Path
 
-from trainer.data.readers import source_rows
 from trainer.errors import TrainerError, counted
 from trainer.preferences.formats import ColumnNames, read_preferences
-from trainer.preferences.queues import Drawn, OpenQueue, QueueContext, Wait, awaited, in_background
+from trainer.preferences.queues import Drawn, OpenQueue, QueueContext, Wait, awaited
 from trainer.preferences.queues.run_pairs import samples, uncertain, written_pairs
 from trainer.preferences.records import Comparison, Item, Preference, Queue, SessionPlan
 
 _REPORTED = 20  # limit of lines about what was skipped
 _APART = 20  # fewest items between a label and its repeat
-_COUNTED = 50_000  # most rows of a source that are counted, in about a second
 _TRIES = 5  # at a time; what is not labelled yet is tried again later
 _SKIPPED = 200  # known comparisons in a row, after which other queues get a turn
 
@@ -34,18 +30,6 @@ def dataset(queue: OpenQueue) -> Iterator[Drawn]:
     columns = ColumnNames.of(queue.plan.columns)
     work = partial(read_preferences, source, columns=columns, skip_broken=True, unjudged=True)
     reading = yield from awaited(work, f"reading '{source}'", context)
-    if Path(source).is_file():
-        rows = in_background(
-            lambda: sum(1 for _ in islice(source_rows(source, "train", lambda _: None), _COUNTED + 1)),
-            "counting rows",
-            context.wake,
-        )
-
-        def total() -> int | None:
-            count = rows.result() if rows.done() and rows.exception() is None else _COUNTED + 1
-            return count - reading.broken if count <= _COUNTED else None
-
-        queue.total = total
     yield from (preference.comparison for preference in reading)
     if reading.broken:
         queue.report(f"{counted(reading.broken, 'broken row')} of '{source}' skipped, the first: {reading.problems[0]}")
@@ -55,7 +39,6 @@ def again(queue: OpenQueue) -> Iterator[Comparison]:
     """Yield the comparisons of the store with the plan's keys, judged or not."""
     context, missing = queue.context, 0
     keys = dict.fromkeys(key for key in queue.plan.keys if key not in context.served)
-    queue.total = lambda: queue.drawn + len(keys.keys() - context.served)
     for key in keys:
         if key in context.served:
             continue
@@ -115,17 +98,6 @@ class Mixture:
     def exhausted(self) -> bool:
         """Return whether no more items will come."""
         return not self._queues and not self._is_repeat_due()
-
-    @property
-    def left(self) -> int | None:
-        """Return how many items are still to come at most, without repeats; None if a queue does not know."""
-        left = 0
-        for queue, _ in self._queues:
-            total = queue.total()
-            if total is None:
-                return None
-            left += max(total - queue.drawn, 0)
-        return left
 
     def draw(self, *, hurry: bool = True) -> Item | None:
         """Return the next item; None if there is none now. Unless `exhausted`, there may be one later.
@@ -190,7 +162,6 @@ class Mixture:
             drawn = next(comparisons, None)
             if not isinstance(drawn, Comparison):
                 return drawn
-            queue.drawn += 1
             if queue.plan.queue == "again" or self._context.is_new(drawn):
                 return drawn
         self._context.wake()

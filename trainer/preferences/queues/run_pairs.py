@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from math import comb
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -70,7 +69,6 @@ class SampledIterations:
     def __init__(self, queue: OpenQueue) -> None:
         path = Path(queue.plan.source).expanduser()
         self.folder = open_run(path.name, path.parent)
-        self.found = 0  # iterations so far
         self.left: list[int] = []  # those that are not used up, ascending
         self._report = queue.report
         self._newest = -1  # found so far
@@ -80,7 +78,6 @@ class SampledIterations:
         if not self.left or self.folder.samples_file(self._newest + 1).exists():  # checks one file, not 2,000
             came = [one for one in kept_iterations(self.folder) if one > self._newest]
             self.left += came
-            self.found += len(came)
             self._newest = max([self._newest, *came])
         return self.left[-1] if self.left else None
 
@@ -126,14 +123,14 @@ class SampledIterations:
             found[key].samples.append(written)
         return list(found.values())
 
-    def pairs_each(self) -> int | None:
-        """Return how many pairs the newest iteration that can be read has, as the others will; None without one.
+    def has_pairs(self) -> bool | None:
+        """Return whether prompts have two samples in the newest iteration that can be read; None without one.
 
         Raises UsageError if the run has no samples and gets none.
         """
         while (newest := self.newest()) is not None:
             if prompts := self.read(newest):
-                return sum(comb(len(one.samples), 2) for one in prompts)
+                return any(len(one.samples) > 1 for one in prompts)
             self.left.remove(newest)
         if self._newest < 0 and self.are_over():
             raise UsageError(
@@ -195,12 +192,11 @@ def samples(queue: OpenQueue) -> Iterator[Drawn]:
     there are no samples, or no model to ask.
     """
     iterations = SampledIterations(queue)
-    while (each := iterations.pairs_each()) is None:
+    while (has_pairs := iterations.has_pairs()) is None:
         if iterations.are_over():
             return  # none could be read, which was reported
         yield iterations.wait()
-    if each:
-        queue.total = lambda: each * iterations.found
+    if has_pairs:
         yield from newest_first(iterations, partial(sampled_pairs, rng=queue.rng))
     elif queue.context.ask is None:
         raise UsageError(_ONE_SAMPLE.format(iterations.folder.name))
@@ -345,8 +341,7 @@ def uncertain(queue: OpenQueue) -> Iterator[Drawn]:
     if context.score is None:
         raise UsageError("nothing can score pairs here: choose another queue")
     iterations = SampledIterations(queue)
-    if each := iterations.pairs_each():
-        queue.total = lambda: each * iterations.found
+    iterations.has_pairs()  # refuse a run without samples
     why = f"scoring samples with {Path(model).name}"
     everything: list[Comparison] = []  # not drawn yet, scored or not
     in_order: list[tuple[float, Comparison]] = []  # the smallest difference is last

@@ -34,30 +34,6 @@ def test_the_sides_are_fair_and_recorded(tmp_path: Path, store: Path) -> None:
     assert abs(runs - 1000) < 4 * math.sqrt(2000) / 2, "one side says nothing about the next"
 
 
-def test_it_is_known_how_many_items_are_still_to_come_once_rows_or_samples_are_counted(
-    tmp_path: Path, store: Path
-) -> None:
-    queue = pair_rows(tmp_path / "pairs.jsonl", 40)
-    with Path(queue.source).open("a") as file:
-        file.write("no row\n")
-    runs = of_run("samples", run_folder(tmp_path / "run", iterations=3, prompts=4, samples=3))
-    for given, total in ((queue, 40), (runs, 3 * 4 * 3)):
-        drawing = Drawing(plan(given), store)
-        items = drawing.items()
-        next(items)
-        while drawing.mixture.left is None:
-            assert drawing.came.wait(60)
-            drawing.came.clear()
-        assert drawing.mixture.left == total - 1
-        assert len(list(islice(items, 9))) == 9
-        assert drawing.mixture.left == total - 10
-        assert len(list(items)) == total - 10
-        assert drawing.mixture.left == 0
-    both = Drawing(plan(queue, of_run("policy-reference", run_folder(tmp_path / "b"))), store, ask=answering())
-    next(both.items())
-    assert both.mixture.left is None, "models write without end"
-
-
 def test_the_sides_follow_from_seed_labeller_and_comparison_alone(tmp_path: Path, store: Path) -> None:
     queue = pair_rows(tmp_path / "pairs.jsonl", 64)
 

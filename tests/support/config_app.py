@@ -32,10 +32,10 @@ class PaneApp(ThemedApp[None]):
     def compose(self) -> ComposeResult:
         yield ConfigPane(self.document)
 
-    def on_config_pane_changed(self, message: Message) -> None:
+    def on_config_form_live_setting_changed(self, message: Message) -> None:
         self.heard.append(message)
 
-    on_config_form_live_setting_changed = on_config_pane_open_requested = on_config_pane_changed
+    on_config_form_changed = on_config_pane_open_requested = on_config_form_live_setting_changed
 
 
 class Session:
@@ -92,7 +92,9 @@ async def opened(
     document = ConfigDocument.open(document) if isinstance(document, str) else document
     app = PaneApp(document)
     async with app.run_test(size=size) as pilot:
-        app.query_one(ConfigPane).form.view = "all" if shows_all else "basic"
+        pane = app.query_one(ConfigPane)
+        pane.form.view = "all" if shows_all else "basic"
+        pane.refresh_view()
         await pilot.pause()
         yield Session(app, pilot)
 

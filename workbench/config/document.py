@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError
 
@@ -26,18 +26,9 @@ from workbench.run.metrics import training_command
 from workbench.text import visible
 
 _PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\[^\n])*+"|'[^'\n]*+')"""
-_DOTTED = rf"{_PART}(?:[ \t]*\.[ \t]*{_PART})*+"
-_INSIDE = rf"""
-      \#[^\n]*+
-    | (?P<key>{_DOTTED})(?=[ \t]*=)
-    | \"{{3}}(?:\\.|[^\\])*?(?:\"{{3,5}}|\Z) | '{{3}}.*?(?:'{{3,5}}|\Z)
-    | {_DOTTED}  # as a whole, so that one pass is enough
-    | (?P<bracket>[\[\]{{}}])
-    | ["'][^\n]*+  # a string without an end
-"""
-_FLAGS = re.VERBOSE | re.DOTALL | re.MULTILINE
-_IN_VALUE = re.compile(_INSIDE, _FLAGS)  # in an array or an inline table, where a line cannot be a header
-_OUTSIDE = re.compile(rf"^[ \t]*(?P<table>\[\[?[ \t]*{_DOTTED}[ \t]*\]?\]?)|{_INSIDE}", _FLAGS)
+_DOTTED = rf"{_PART}(?:[ \t]*+\.[ \t]*+{_PART})*+"
+_KEY_OR_TABLE = re.compile(rf"[ \t]*+(?:({_DOTTED})[ \t]*+=|(\[\[?)[ \t]*+({_DOTTED})[ \t]*+\]\]?[ \t]*+(?:#|$))")
+_LONG_STRING = re.compile(r'"""(?:\\.|[^\\])*?(?:"""|\Z)' r"|'''.*?(?:'''|\Z)", re.DOTALL)
 _STEPS = 1000  # most steps that can be undone
 
 
@@ -70,8 +61,8 @@ class ChangedSetting(NamedTuple):
 class ConfigDocument:
     """Document whose values, problems and changes are all derived from its text.
 
-    While the text is not TOML, the values are those of the last valid text, and only `set_text`, `undo` and `redo`
-    change the document. A document for another kind of run than PPO is read-only; its kind is its only problem.
+    While the text is not TOML, the values are those of the last valid text, and only `set_text` and `travel` change
+    the document. A document for another kind of run than PPO is read-only; its kind is its only problem.
     """
 
     def __init__(self, text: str, *, path: Path | None = None, preset: str = "", content: bytes = b"") -> None:
@@ -206,13 +197,14 @@ class ConfigDocument:
         elif isinstance(table := self._values.get(section), dict) and name in table:
             self._edit(key, None)
 
-    def undo(self) -> bool:
-        """Undo one step; return False if there is none."""
-        return self._travel(self._undo, self._redo)
-
-    def redo(self) -> bool:
-        """Redo one step; return False if there is none."""
-        return self._travel(self._redo, self._undo)
+    def travel(self, step: Literal["undo", "redo"]) -> bool:
+        """Undo or redo one step; return False if there is none."""
+        back, forth = (self._undo, self._redo) if step == "undo" else (self._redo, self._undo)
+        if back:
+            forth.append(self.text)
+            self._put(back.pop())
+            return True
+        return False
 
     def to_save(self, path: Path | None = None, *, overwrite: bool = False) -> Callable[[], tuple[Path, str, bytes]]:
         """Return a function, for a thread, that writes the document's file, or `path`; its result is for `saved`.
@@ -278,13 +270,6 @@ class ConfigDocument:
         self._put(text)
         self._typing = is_typed
 
-    def _travel(self, back: deque[str], forth: deque[str]) -> bool:
-        if not back:
-            return False
-        forth.append(self.text)
-        self._put(back.pop())
-        return True
-
     def _put(self, text: str) -> None:
         self.text = text
         """TOML text as it would be saved; `set_text` replaces it."""
@@ -325,21 +310,18 @@ def _as_run(key: str, value: Any) -> Any:
 
 
 def key_lines(text: str) -> dict[str, int]:
-    """Return the line, from 1, of each table and each key outside inline tables: `ppo.kl_coef`, `reward.sources[1]`."""
+    """Return the line, from 1, of each table and of each key that begins a line: `ppo.kl_coef`, `reward.sources[1]`."""
     found: dict[str, int] = {}
     counts: dict[str, int] = {}  # of each array of tables
-    table, position, counted, number, depth = "", 0, 0, 1, 0  # depth: of open arrays and inline tables
-    while match := (_IN_VALUE if depth else _OUTSIDE).search(text, position):
-        position, content = match.end(), match["key"] or match.groupdict().get("table")
-        if bracket := match["bracket"]:
-            depth = max(depth + (1 if bracket in "[{" else -1), 0)
-        if depth or not content:
+    table = ""
+    bare = _LONG_STRING.sub(lambda string: "\n" * string[0].count("\n"), text)
+    for number, line in enumerate(bare.split("\n"), 1):
+        if (match := _KEY_OR_TABLE.match(line)) is None:
             continue
-        number, counted = number + text.count("\n", counted, position), position
-        key = ".".join(part.strip("\"'") for part in re.findall(_PART, content))
-        if match["key"]:
+        key = ".".join(part.strip("\"'") for part in re.findall(_PART, match[1] or match[3]))
+        if match[1]:
             key = f"{table}.{key}".removeprefix(".")
-        elif content.startswith("[["):
+        elif match[2] == "[[":
             found.setdefault(key, number)
             counts[key] = counts.get(key, -1) + 1
             key = table = f"{key}[{counts[key]}]"

@@ -24,7 +24,7 @@ from trainer.files import open_regular
 from trainer.memory.estimate import footprint_of as estimate_of_memory
 from trainer.memory.footprint import Footprint, held_model
 from trainer.memory.shape import SIZES, ModelShape, decoder_shape, shape_of
-from trainer.preferences.records import Preference, Text
+from trainer.preferences.records import Preference, length_in_characters
 from workbench.config.document import Problem
 
 _CHARACTERS_A_TOKEN = 4
@@ -103,7 +103,8 @@ def longest_tokens(config: AnyConfig) -> int:
             longest = max(map(len, _prompts(config.data)), default=0)
         else:
             read = [one.comparison for one in islice(_preferences(config.data), _PREFERENCES)]
-            longest = max((_length(one.prompt) + max(map(_length, one.completions)) for one in read), default=0)
+            size = length_in_characters
+            longest = max((size(one.prompt) + max(map(size, one.completions)) for one in read), default=0)
     # A name too long or with a null byte, an unknown home folder, or what the run reports when it reads the data.
     except (OSError, ValueError, RuntimeError, TrainerError):
         return allowed
@@ -156,10 +157,6 @@ def _preferences(data: PreferenceDataConfig) -> Iterator[Preference]:
             yield from store.preferences()
     elif path.is_file() and path.name.lower().endswith((".jsonl", ".jsonl.gz", ".csv", ".parquet")):
         yield from read_preferences(str(path), format=data.format, skip_broken=data.skip_broken)
-
-
-def _length(text: Text) -> int:
-    return len(text) if isinstance(text, str) else sum(len(str(message["content"])) for message in text)
 
 
 def _prompts(data: DataConfig) -> Iterator[str]:

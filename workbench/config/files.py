@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from trainer.config import PRESETS, Config, preset_names
 from trainer.config.loading import read_source
-from trainer.errors import StorageError, UsageError, cannot_write
+from trainer.errors import StorageError, UsageError, writing
 from trainer.files import TOML_BYTES, parse_toml, read_regular, whole_file
 
 _MOST = 50  # files of a folder that are looked into
@@ -88,13 +88,11 @@ def write(path: Path, text: str, own: Path | None, on_disk: bytes, *, overwrite:
     content = text.replace("\n", "\r\n" if b"\r\n" in on_disk else "\n").encode("utf-8", "replace")
     if on_disk.startswith(codecs.BOM_UTF8):
         content = codecs.BOM_UTF8 + content
-    try:
-        with whole_file(target, sync=True) as file:
-            with contextlib.suppress(FileNotFoundError):
-                os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
-            file.write(content)
-    except OSError as error:
-        raise cannot_write(f"'{path}'", error, ", or save it elsewhere; nothing was changed") from None
+    advice = ", or save it elsewhere; nothing was changed"
+    with writing(f"'{path}'", advice), whole_file(target, sync=True) as file:
+        with contextlib.suppress(FileNotFoundError):
+            os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
+        file.write(content)
     return path, text, content
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,9 +14,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.content import Content
+from textual.events import Resize
 from textual.geometry import Offset
 from textual.message import Message
-from textual.reactive import reactive
 from textual.suggester import Suggester
 from textual.widgets import Input
 
@@ -48,7 +49,7 @@ NEXT: dict[View, View] = {"basic": "all", "all": "changed", "changed": "basic"}
 
 
 class FieldEditor(Input):
-    """Input for the text of a setting: enter submits it, escape cancels."""
+    """Input for the text of a setting: enter submits it, escape cancels. leave: called when the user leaves it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "set", id="config-editor.submit", tooltip="Set the typed value"),
@@ -56,10 +57,7 @@ class FieldEditor(Input):
         Binding("tab", "cursor_right", "complete", id="config-editor.complete", tooltip="Take the suggested path"),
     ]
 
-    class Cancelled(Message):
-        """The user left the editor; the value stays as it was."""
-
-    def __init__(self, field: Setting, value: Any) -> None:
+    def __init__(self, field: Setting, value: Any, leave: Callable[[], None]) -> None:
         kind = kind_of(field)
         super().__init__(
             as_text(field, value),
@@ -67,14 +65,14 @@ class FieldEditor(Input):
             suggester=PathSuggester() if kind == "path" else None,
             select_on_focus=kind in _NUMBERS,
         )
-        self.field = field
+        self.field, self._leave = field, leave
 
     def action_leave(self) -> None:
-        self.post_message(self.Cancelled())
+        self._leave()
 
     def on_blur(self) -> None:
         if self.app.app_focus:  # not when the user looks something up in another window
-            self.action_leave()
+            self._leave()
 
 
 class PathSuggester(Suggester):
@@ -108,7 +106,7 @@ class ConfigForm(MountedWhole, Container):
     """Rows of a document, an editor over them, and the keys that change it.
 
     During a run only live settings can change: keys that would change one open the editor, and enter sends the value
-    to the run. help: shows the help on the row under the cursor, and notes.
+    to the run. help: shows the help on the row under the cursor, and notes. edit_toml: edits that setting as TOML.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -123,25 +121,20 @@ class ConfigForm(MountedWhole, Container):
         Binding("f", "fold_all", "fold", show=False, id="config.fold", tooltip="Fold or unfold all sections"),
     ]
 
+    @dataclass
     class Changed(Message):
-        """The document has changed, or its view."""
+        """The document has changed, or only what is shown of it."""
 
-        def __init__(self, *, document: bool) -> None:
-            super().__init__()
-            self.document = document
+        document: bool
 
+    @dataclass
     class LiveSettingChanged(Message):
         """Request that the current run uses `value` for `key`."""
 
-        def __init__(self, key: str, value: Any) -> None:
-            super().__init__()
-            self.key = key
-            self.value = value
+        key: str
+        value: Any
 
-    class TomlRequested(Message):
-        """Request to edit the setting under the cursor as TOML."""
-
-    view: reactive[View] = reactive("basic", repaint=False, init=False)
+    view: View = "basic"
     """View that the user has chosen: the basic settings, all of them, or those that differ."""
     shown = 0
     """Number of settings in the view."""
@@ -153,11 +146,11 @@ class ConfigForm(MountedWhole, Container):
     """Text above the help: a problem, or what a key would do."""
     _editor: FieldEditor | None = None
 
-    def __init__(self, document: ConfigDocument, help: CutText) -> None:
+    def __init__(self, document: ConfigDocument, help: CutText, edit_toml: Callable[[], None]) -> None:
         super().__init__(id="config-form")
         self.rows = ConfigRows()
         """Widget that draws the rows."""
-        self._help = help
+        self._help, self._edit_toml = help, edit_toml
         self._folded: set[str] = set()
         self.edit_document(document)
 
@@ -172,9 +165,6 @@ class ConfigForm(MountedWhole, Container):
 
     def on_mount(self) -> None:
         self.watch(self.rows, "scroll_y", self._place, init=False)
-
-    def on_resize(self) -> None:
-        self._place()
 
     def show(self, *, keep: str = "") -> None:
         """Show the document as it is now. keep: a setting to show in any case, else that of the cursor."""
@@ -213,12 +203,11 @@ class ConfigForm(MountedWhole, Container):
 
     def _edit(self, field: Setting, value: Any) -> None:
         self.close()
-        self._editor = FieldEditor(field, value)
+        self._editor = FieldEditor(field, value, self.close)
         self.mount(self._editor)
         self._place()
         self._editor.focus()
 
-    @on(FieldEditor.Cancelled)
     @on(ConfigRows.Moved)
     def close(self) -> None:
         """Close the editor and the note; the value stays as it was."""
@@ -250,6 +239,7 @@ class ConfigForm(MountedWhole, Container):
             sends = "{config-editor.submit} sends it to the run, {config-editor.cancel} discards it · "
             self.say((with_keys(sends, self._editor) if self.running else "") + visible(limits(field)))
 
+    @on(Resize)
     def _place(self) -> None:
         """Place the editor over the value."""
         rows, editor = self.rows, self._editor
@@ -270,10 +260,10 @@ class ConfigForm(MountedWhole, Container):
             self._fold(row, is_open=not row.is_open)
         elif row is None or self._explains_lock(row.key):
             return
-        elif kind_of(row.field) == "boolean" and isinstance(row.value, bool):
-            self._set(row.key, not row.value)
+        elif kind_of(row.field) == "boolean" and isinstance(value := self.document.get(row.key), bool):
+            self._set(row.key, not value)
         elif not editable(row.field, row.value):
-            self.post_message(self.TomlRequested())
+            self._edit_toml()
         elif kind_of(row.field) == "choice":
             choices = [Reply(one, one, "current" if one == row.value else "") for one in row.field.schema["enum"]]
             self.app.push_screen(AnswerScreen(row.key, choices), partial(self._set, row.key))
@@ -286,7 +276,7 @@ class ConfigForm(MountedWhole, Container):
         if isinstance(row, SectionRow):
             self._fold(row, is_open=direction > 0)
         elif row is not None:
-            value = stepped(row.field, row.value, direction)
+            value = stepped(row.field, self.document.get(row.key), direction)  # the row may show the step before
             self._change(row, value, partial(self.document.set, row.key, value))
 
     def action_reset(self) -> None:
@@ -307,9 +297,6 @@ class ConfigForm(MountedWhole, Container):
     def action_view(self) -> None:
         """Show the basic settings, all, or those that differ from the preset."""
         self.view = NEXT[self.view]
-
-    def watch_view(self) -> None:
-        self.show()
         self.post_message(self.Changed(document=False))
 
     def action_copy(self) -> None:
@@ -338,7 +325,6 @@ class ConfigForm(MountedWhole, Container):
                 self.document.set(setting.key, setting.value)
         except TrainerError as error:
             self.say(visible(str(error)))
-        self.show()
         self.post_message(self.Changed(document=False))
 
     def make(self, change: Callable[[], object]) -> bool:
@@ -350,7 +336,6 @@ class ConfigForm(MountedWhole, Container):
             self.say(visible(str(error)))
         if self.document.text == before:
             return False
-        self.show()
         self.post_message(self.Changed(document=True))
         return True
 
@@ -360,7 +345,6 @@ class ConfigForm(MountedWhole, Container):
             return
         if self.make(partial(self.document.set, key, value)) and self.running:
             self._sent.add(key)
-            self.show()
             self.post_message(self.LiveSettingChanged(key, value))
 
     def _change(self, row: FieldRow, value: Any, change: Callable[[], object]) -> None:

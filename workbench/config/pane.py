@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -14,6 +15,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.content import Content
+from textual.events import Show
 from textual.message import Message
 from textual.widgets import Input, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
@@ -82,15 +84,11 @@ class ConfigPane(Pane):
         Binding("escape", "back", "back", show=False, id="config.back", tooltip="End the search; leave the TOML"),
     ]
 
-    class Changed(Message):
-        """The document has changed."""
-
+    @dataclass
     class OpenRequested(Message):
         """Request to edit another preset or file; unsaved changes may be discarded."""
 
-        def __init__(self, source: str) -> None:
-            super().__init__()
-            self.source = source
+        source: str
 
     _toml_shown = False  # beside the form, or in its place
     _checked: Config | None = None  # the configuration whose cost and files were last checked
@@ -98,7 +96,7 @@ class ConfigPane(Pane):
     def __init__(self, document: ConfigDocument, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._help = CutText(id="config-help")
-        self.form = ConfigForm(document, self._help)
+        self.form = ConfigForm(document, self._help, self._show_toml)
         """Form, which may be hidden."""
         self._toml = TomlView(lambda text: self.form.make(partial(self.document.set_text, text)))
         self._heading = Static(id="config-heading", markup=False)
@@ -129,9 +127,6 @@ class ConfigPane(Pane):
     def on_resize(self) -> None:
         self.set_class(self.size.height < _LOW, "-low")
         self._lay_out()
-
-    def on_show(self) -> None:
-        self._check()  # a file may have come or gone
 
     @property
     def document(self) -> ConfigDocument:
@@ -192,20 +187,14 @@ class ConfigPane(Pane):
 
     # The document, in both views
 
-    @on(ConfigForm.Changed)
-    def _show_change(self, event: ConfigForm.Changed) -> None:
-        self.refresh_view(form=False)
-        if event.document:
-            self.post_message(self.Changed())
-
     def action_travel(self, step: Literal["undo", "redo"]) -> None:
-        self.form.make(self.document.undo if step == "undo" else self.document.redo)
+        self.form.make(partial(self.document.travel, step))
 
-    def refresh_view(self, *, form: bool = True) -> None:
-        """Show the document as it is now. form: the form does not show it yet."""
+    @on(ConfigForm.Changed)
+    def refresh_view(self) -> None:
+        """Show the document as it is now."""
         document = self.document
-        if form:
-            self.form.show()
+        self.form.show()
         self._toml.read_only = self.form.running or self._read_only
         self._costs.display = not self._read_only
         if document.config is not self._checked and not self._read_only:
@@ -224,6 +213,7 @@ class ConfigPane(Pane):
         self._point_at_problem()
         self.refresh_bindings()
 
+    @on(Show)  # a file may have come or gone
     @work(exclusive=True, group="check")  # of one configuration, the newest
     async def _check(self) -> None:
         """Estimate the cost of the configuration and look for its files, in threads, if the pane is in sight."""
@@ -267,10 +257,6 @@ class ConfigPane(Pane):
                 shown += f"  {note}"
         name = fit_end(name, max(room - len(shown), 1))
         self._heading.update(Content.assemble((name, "bold"), (shown, "$text-muted")), layout=False)
-
-    @on(ConfigForm.TomlRequested)
-    def _show_setting(self) -> None:
-        self._show_toml()
 
     def _show_toml(self, line: int | None = None) -> None:
         """Show and focus the TOML at `line`, from 1; without one, at the line of the form's cursor."""
@@ -422,9 +408,8 @@ class ConfigPane(Pane):
                 if answer != "reload":
                     return await self._problem_of_saving(path, overwrite=True) if answer == "overwrite" else kept
                 text, content = await asyncio.to_thread(read_text, error.path, str(error.path))
-                document.set_text(text)
+                self.form.make(partial(document.set_text, text))
                 document.saved(error.path, text, content)
-                self.post_message(self.Changed())
             else:
                 problems = len(document.problems)
                 suffix = f", with {counted(problems, 'problem')}" if problems else ""

@@ -119,6 +119,7 @@ class MainScreen(MountedWhole, Screen[None]):
         super().__init__()
         self.supervisor = Supervisor(opening.train)
         self.config = ConfigPane(document, id="config")
+        self.config.form.view = "all" if settings.all_settings else "basic"
         self.label = LabelPane(lambda what: self.labelling.request(what), id="label")
         self._training = TrainingPane(id="training")
         start = "training" if opening.watch or opening.resume or opening.label else "home"
@@ -160,7 +161,6 @@ class MainScreen(MountedWhole, Screen[None]):
         if self._settings.metrics:
             self._training.metrics_shown = self._settings.metrics
         self.label.facts_shown = self._settings.label_facts
-        self.config.form.view = "all" if self._settings.all_settings else "basic"
         self.panes.go_to(self.panes.current)
         self.panes.show_run()
         self.labelling.open()
@@ -250,7 +250,7 @@ class MainScreen(MountedWhole, Screen[None]):
             )
 
     @on(ConfigForm.LiveSettingChanged)
-    @on(ConfigPane.Changed)
+    @on(ConfigForm.Changed)
     @on(ConfigPane.OpenRequested)
     @on(TrainingPane.IterationChosen)
     @on(SampleListView.ScoresRead)
@@ -261,7 +261,7 @@ class MainScreen(MountedWhole, Screen[None]):
         match message:
             case ConfigForm.LiveSettingChanged():
                 self.steering.set(message.key, message.value)
-            case ConfigPane.Changed() if not self.config.document.problems:
+            case ConfigForm.Changed() if message.document and not self.config.document.problems:
                 self.panes.settle("configuration")
             case ConfigPane.OpenRequested():
                 self.panes.ask(self.steering.open_configuration(partial(ConfigDocument.open, message.source)))

@@ -70,7 +70,7 @@ def test_a_copy_of_a_run_has_no_file_and_no_name_of_a_run_yet(mine: Path, tmp_pa
     document = ConfigDocument.of_run(run)
     assert (document.path, document.dirty, document.name) == (None, False, "copy of past")
     assert (document.get("ppo.kl_coef"), document.get("run.name")) == (0.1, "")
-    assert not document.undo()
+    assert not document.travel("undo")
     with pytest.raises(UsageError, match="no file of its own"):
         save(document)
 
@@ -188,10 +188,10 @@ def test_the_present_value_is_no_step_and_true_is_not_one() -> None:
     document.set("ppo.epochs", 1)
     document.set("data.shuffle", True)
     assert document.problems == []
-    document.undo()
-    document.undo()
+    document.travel("undo")
+    document.travel("undo")
     document.set("ppo.gamma", 1)  # the default
-    assert not document.undo()
+    assert not document.travel("undo")
 
 
 def test_what_the_form_cannot_change_stays_as_it_is() -> None:
@@ -231,17 +231,17 @@ def test_undo_goes_back_over_both_views_and_redo_forth() -> None:
             document.set("ppo.epochs", step + 3)
         texts.append(document.text)
     for expected in reversed(texts[:-1]):
-        assert document.undo()
+        assert document.travel("undo")
         assert document.text == expected
-    assert not document.undo()
+    assert not document.travel("undo")
     assert not document.dirty
     for expected in texts[1:]:
-        assert document.redo()
+        assert document.travel("redo")
         assert document.text == expected
-    assert not document.redo()
-    document.undo()
+    assert not document.travel("redo")
+    document.travel("undo")
     document.set("ppo.epochs", 77)
-    assert not document.redo(), "a change forgets what was undone"
+    assert not document.travel("redo"), "a change forgets what was undone"
 
 
 def test_characters_typed_one_after_the_other_are_one_step() -> None:
@@ -249,14 +249,14 @@ def test_characters_typed_one_after_the_other_are_one_step() -> None:
     for text in ("#ax\n#b\n", "#axy\n#b\n", "#axyz\n#b\n", "#axyz\n#b\n#d\n", "#axyz\n#b\n#de\n"):
         document.set_text(text)
     undone = []
-    while document.undo():
+    while document.travel("undo"):
         undone.append(document.text)
     assert undone == ["#axyz\n#b\n#d\n", "#axyz\n#b\n", "#a\n#b\n"]
     document.set_text("#ab\n")
     document.set("ppo.epochs", 2)
     changed = document.text
     document.set_text(changed.replace("#ab", "#abc"))
-    document.undo()
+    document.travel("undo")
     assert document.text == changed, "after a change in the form"
 
 
@@ -295,7 +295,7 @@ def test_saving_writes_the_text_and_leaves_nothing_to_save(mine: Path) -> None:
     assert not document.changes["ppo.kl_coef"].unsaved
     assert mine.stat().st_mode & 0o777 == 0o640
     assert [path.name for path in mine.parent.iterdir()] == ["mine.toml"]
-    document.undo()
+    document.travel("undo")
     assert document.dirty
     save(document)
     assert mine.read_text() == COMMENTED
@@ -327,7 +327,7 @@ def test_a_file_that_changed_meanwhile_is_not_overwritten_without_asking_and_can
     document.set_text(text)
     document.saved(mine, text, content)
     assert (document.get("ppo.kl_coef"), document.dirty) == (0.7, False)
-    document.undo()
+    document.travel("undo")
     assert (document.get("ppo.kl_coef"), document.dirty) == (0.2, True)
     mine.write_text("else")
     save(document, overwrite=True)

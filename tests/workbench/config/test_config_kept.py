@@ -14,7 +14,7 @@ from waiting import until
 
 from trainer.config.dpo import DPOConfig
 from workbench.config.document import ConfigDocument
-from workbench.config.pane import ConfigPane
+from workbench.config.form import ConfigForm
 from workbench.config.rows import ConfigRows
 from workbench.config.views import TomlView
 from workbench.kit.cursor_list import FilterField
@@ -221,7 +221,7 @@ async def test_the_configuration_of_another_kind_is_text_that_scrolls_and_that_n
         assert "trackers = []" in s.text()
         view = s.app.query_one(TomlView)
         assert (view.text, s.document.text, s.document.dirty) == (before, before, False)
-        assert not s.messages(ConfigPane.Changed)
+        assert not any(one.document for one in s.messages(ConfigForm.Changed))
 
 
 async def test_switching_from_another_kind_to_ppo_and_back_shows_each_as_it_is(of_dpo: ConfigDocument) -> None:

@@ -13,8 +13,7 @@ from waiting import until
 
 from workbench.config.document import ConfigDocument
 from workbench.config.fields import fields_by_key
-from workbench.config.form import FieldEditor, completed
-from workbench.config.pane import ConfigPane
+from workbench.config.form import ConfigForm, FieldEditor, completed
 from workbench.config.rows import ConfigRows, FieldRow, row_line, rows_of
 from workbench.config.views import TomlView
 from workbench.kit.dialog import AnswerScreen
@@ -85,7 +84,7 @@ async def test_a_number_is_edited_in_place_and_escape_leaves_it() -> None:
         assert s.document.get("ppo.kl_coef") == 0.2
         assert "was 0.05  0.2 score per nat" in s.row("kl_coef")
         assert s.row("kl_coef").startswith("•*")
-        assert len(s.messages(ConfigPane.Changed)) == 1
+        assert sum(one.document for one in s.messages(ConfigForm.Changed)) == 1
         assert not s.app.query(FieldEditor)
         assert isinstance(s.app.focused, ConfigRows)
 
@@ -218,7 +217,7 @@ async def test_form_and_toml_are_two_views_of_one_document() -> None:
         await s.press("end", "1")
         assert s.document.get("ppo.kl_coef") == 0.051
         assert "0.051" in s.row("kl_coef")
-        assert len(s.messages(ConfigPane.Changed)) == 1
+        assert sum(one.document for one in s.messages(ConfigForm.Changed)) == 1
         s.app.query_one(ConfigRows).focus()
         await s.press("right")
         assert "kl_coef = 0.06" in view.text

@@ -28,7 +28,7 @@ from textual.app import App, ComposeResult
 sys.path.insert(0, str(ROOT))
 
 from trainer.preferences.records import Comparison, Item, Judgement, QueuePlan, SessionPlan
-from trainer.preferences.sessions import begin_session, leave_session, open_session
+from trainer.preferences.sessions import begin_session, open_session
 from trainer.preferences.store import PreferenceStore
 from workbench.kit.footer import KeyFooter
 from workbench.kit.theming import ALL_STYLES, EXTRA_VARIABLES
@@ -81,7 +81,6 @@ def write_session(path: Path, count: int) -> int:
         session = begin_session(store, "bench", SessionPlan(queues=(QueuePlan(queue="dataset"),)))
         for start in range(0, count, 500):
             session.put(items[start : start + 500])
-        leave_session(store, session.record.id)  # the measured process opens it
         return session.record.id
 
 
@@ -92,7 +91,6 @@ def label_up_to(path: Path, session: int, position: int) -> None:
         with store.transaction():  # one write to disk for all labels
             while (item := labels.next_open()) is not None and item.position < position:
                 labels.label(item, Judgement.chosen("a", order_shown=(0, 1), seconds=5.0))
-        leave_session(store, session)
 
 
 def marker(number: int) -> str:

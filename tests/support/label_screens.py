@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
+from preferences_helper import add_label
 from textual import events
 from textual.app import App
 from textual.pilot import Pilot
@@ -83,7 +84,7 @@ def keep(store: Path, choices: Sequence[str]) -> None:
         for number, choice in enumerate(choices):
             comparison = Comparison(prompt=f"prompt {number}", completions=("x", "y"))
             judgement = Judgement.chosen(choice, labeller="ann")  # type: ignore[arg-type]
-            opened_store.add(Preference(comparison=comparison, judgement=judgement))
+            add_label(opened_store, Preference(comparison=comparison, judgement=judgement))
 
 
 def kept(store: Path) -> list[Preference]:

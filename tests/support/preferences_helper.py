@@ -9,7 +9,9 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,6 +49,15 @@ def preference(
         comparison=Comparison(prompt=prompt, completions=(first, second), origins=origins),
         judgement=Judgement.chosen(choice, labeller=labeller, seconds=2.5, order_shown=(1, 0)),
     )
+
+
+def add_label(store: PreferenceStore, label: Preference) -> int:
+    """Add a label outside of any session, with the present time unless it has one; return its id."""
+    now = time.time()
+    if label.judgement.time is None:
+        label = replace(label, judgement=replace(label.judgement, time=now))
+    with store.transaction():
+        return store.append_label(now, *store.find_or_add(label))
 
 
 class StoredEvent(NamedTuple):
@@ -93,7 +104,7 @@ def _write(path: Path, labeller: str, numbers: Iterator[int], output: int) -> No
     with PreferenceStore(path) as store:
         for number in numbers:
             prompt = f"{labeller} {number}"
-            id_ = store.add(preference(prompt, labeller=labeller))
+            id_ = add_label(store, preference(prompt, labeller=labeller))
             os.write(output, f"{id_} {prompt}\n".encode())
 
 

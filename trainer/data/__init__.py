@@ -13,7 +13,7 @@ import numpy as np
 from trainer.config import PRESETS
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.config.schema import DataConfig
-from trainer.data.encoding import EncodingAhead, rendered, template_options
+from trainer.data.encoding import rendered, template_options
 from trainer.data.readers import OnBroken, SourceRow, is_dataset, refuse, source_rows
 from trainer.errors import DataError, shortened
 
@@ -143,30 +143,26 @@ def encode_prompts(rows: Sequence[PromptRow], tokenizer: Any, config: DataConfig
     too_long: list[int] = []
     skipped: list[DataError] = []
     notes: set[str] = set()
-    ahead = EncodingAhead(tokenizer)
-    for part in ahead.parts(rows):
-        if config.chat != "always":
-            ahead.prepare([row.prompt for row in part if isinstance(row.prompt, str)], add_special_tokens=True)
-        for row in part:
-            try:
-                prompt = render_prompt(row, ahead, config, notes)
-            except DataError as error:
-                skipped.append(error)
-                if not config.skip_broken:
-                    raise DataError(f"{error} (data.skip_broken = true leaves such rows out)") from error
+    for row in rows:
+        try:
+            prompt = render_prompt(row, tokenizer, config, notes)
+        except DataError as error:
+            skipped.append(error)
+            if not config.skip_broken:
+                raise DataError(f"{error} (data.skip_broken = true leaves such rows out)") from error
+            continue
+        if (count := len(prompt.tokens)) > limit:
+            too_long.append(count)
+            if config.too_long == "error":
+                raise DataError(
+                    f"{_name(row)} has {count} tokens, data.max_prompt_tokens = {limit}: raise it, "
+                    "or set data.too_long to 'drop' or 'truncate'"
+                )
+            if config.too_long == "drop":
                 continue
-            if (count := len(prompt.tokens)) > limit:
-                too_long.append(count)
-                if config.too_long == "error":
-                    raise DataError(
-                        f"{_name(row)} has {count} tokens, data.max_prompt_tokens = {limit}: raise it, "
-                        "or set data.too_long to 'drop' or 'truncate'"
-                    )
-                if config.too_long == "drop":
-                    continue
-                tokens = last_tokens(prompt.tokens, limit, tokenizer.bos_token_id)
-                prompt = prompt._replace(text=tokenizer.decode(tokens), tokens=tokens)
-            prompts.append(prompt)
+            tokens = last_tokens(prompt.tokens, limit, tokenizer.bos_token_id)
+            prompt = prompt._replace(text=tokenizer.decode(tokens), tokens=tokens)
+        prompts.append(prompt)
     if too_long and not prompts:
         shortest, longest = min(too_long), max(too_long)
         raise DataError(

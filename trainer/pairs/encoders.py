@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trainer.config.dpo import DPODataConfig
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.data import Prompt, PromptRow, last_tokens, render_prompt
-from trainer.data.encoding import COLUMNS, NO_COLUMNS, EncodingAhead
+from trainer.data.encoding import COLUMNS, NO_COLUMNS
 from trainer.errors import DataError
-from trainer.preferences.records import Preference, Text, answered, as_messages
+from trainer.preferences.records import Text, answered, as_messages
 
 _AS_IT_IS = PreferenceDataConfig()  # leaves a text without a chat template
 
@@ -46,7 +46,7 @@ class Encoder:
     """
 
     def __init__(self, tokenizer: Any, config: PreferenceDataConfig) -> None:
-        self._tokenizer = EncodingAhead(tokenizer)
+        self._tokenizer = tokenizer
         self._config = config
         self._for_policy = isinstance(config, DPODataConfig)
         self._end: list[int] = []
@@ -55,17 +55,6 @@ class Encoder:
             self._end = [min(tokenizer.eos_token_ids) if end is None else end]
         self._last: tuple[Text, list[Any], Prompt] | None = None
         self.notes: set[str] = set()  # on how messages were rendered, for the user
-
-    def ahead(self, preferences: Iterable[Preference]) -> Iterator[Preference]:
-        """Yield `preferences`, with the plain texts of the next ones encoded ahead, which is faster."""
-        for part in self._tokenizer.parts(preferences):
-            if self._config.chat != "always":
-                comparisons = [one.comparison for one in part if one.judgement.verdict == "ranked"]
-                prompts = [one.prompt for one in comparisons if isinstance(one.prompt, str) and one.prompt]
-                texts = [text for one in comparisons for text in one.completions if isinstance(text, str)]
-                self._tokenizer.prepare(prompts, add_special_tokens=True)
-                self._tokenizer.prepare(texts, add_special_tokens=False)
-            yield from part
 
     def sequence(
         self, prompt: Text, completion: Text, columns: Mapping[str, Any] = NO_COLUMNS, place: str = "the preference"

@@ -156,7 +156,7 @@ def _encoded(
     """
     by_prompt: dict[bytes, list[EncodedPreference]] = {}
     known: dict[Judgement, Judgement] = {}
-    for number, preference in enumerate(encoder.ahead(preferences)):
+    for number, preference in enumerate(preferences):
         counts["all"] += 1
         judgement, comparison = preference.judgement, preference.comparison
         if judgement.verdict != "ranked":

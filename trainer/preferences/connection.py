@@ -58,13 +58,6 @@ SCHEMA = (
         repeats INTEGER REFERENCES events (id),  -- the label that is asked for again
         UNIQUE (session, position)
     )""",
-    # The process in which a labeller has a session open. Not part of the log: without the process, it means nothing.
-    """CREATE TABLE open_sessions (
-        labeller TEXT PRIMARY KEY,
-        process INTEGER NOT NULL,
-        session INTEGER NOT NULL REFERENCES sessions (id),
-        time REAL NOT NULL          -- when it was opened
-    )""",
     "CREATE INDEX events_of_comparison ON events (comparison)",
     "CREATE INDEX events_of_session ON events (session, position) WHERE session IS NOT NULL",
     *(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -42,9 +41,7 @@ from trainer.preferences.store import COMPARISON, LABELS, PreferenceStore
 
 _SESSIONS = """SELECT s.id, s.time, s.labeller, s.plan, coalesce(s.guidelines, ''),
     (SELECT coalesce(max(i.position) + 1, 0) FROM session_items i WHERE i.session = s.id),
-    (SELECT coalesce(sum(CASE e.kind WHEN 'label' THEN 1 ELSE -1 END), 0) FROM events e WHERE e.session = s.id),
-    (SELECT count(*) FROM session_items i WHERE i.session = s.id),
-    (SELECT coalesce(max(e.position), -1) FROM events e WHERE e.session = s.id)
+    (SELECT coalesce(sum(CASE e.kind WHEN 'label' THEN 1 ELSE -1 END), 0) FROM events e WHERE e.session = s.id)
     FROM sessions s"""
 _CURRENT = "e.kind = 'label' AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)"
 # Items from `:first` on that need a label: those without one, unless the labeller judged their comparison outside the
@@ -64,11 +61,8 @@ _STANDING = f"SELECT e.id FROM events e WHERE e.session = ? AND {_CURRENT} ORDER
 _NEWEST = f"SELECT e.id, e.position FROM events e WHERE e.session = ? AND {_CURRENT} ORDER BY e.id DESC LIMIT 1"  # noqa: S608
 _ITEM = """INSERT INTO session_items (session, position, comparison, queue, payload, repeats)
     VALUES (?, ?, ?, ?, ?, ?)"""
+_ITEM_COUNT = "SELECT coalesce(max(position) + 1, 0) FROM session_items WHERE session = ?"
 _REPEATED = "SELECT repeats FROM session_items WHERE session = ? AND repeats IS NOT NULL"
-# The process that has a session of a labeller open, and when it opened or last changed it.
-_OPEN = """SELECT o.process, max(o.time, coalesce((SELECT max(e.time) FROM events e WHERE e.session = o.session), 0))
-    FROM open_sessions o WHERE o.labeller = ? AND typeof(o.process) = 'integer' AND o.process > 0"""
-_SILENT = 3600.0  # seconds after the last change of a session; after them, another process may open one
 
 
 def list_sessions(store: PreferenceStore) -> list[SessionRecord]:
@@ -78,11 +72,7 @@ def list_sessions(store: PreferenceStore) -> list[SessionRecord]:
 
 
 def begin_session(store: PreferenceStore, labeller: str, plan: SessionPlan, guidelines: str = "") -> LabelSession:
-    """Begin a session without items, and open it.
-
-    guidelines: the text that the labeller follows; stored once, by its hash. Raises UsageError if the labeller has a
-    session open in another process.
-    """
+    """Begin a session without items. guidelines: the text that the labeller follows; stored once, by its hash."""
     connection, text = store.connection, as_utf8(guidelines)
     key = guidelines_hash(text)
     with store.transaction():
@@ -96,23 +86,11 @@ def begin_session(store: PreferenceStore, labeller: str, plan: SessionPlan, guid
 
 
 def open_session(store: PreferenceStore, session_id: int) -> LabelSession:
-    """Open the session `session_id` to continue it.
-
-    Raises UsageError if there is none, or if its labeller has a session open in another process.
-    """
+    """Open the session `session_id` to continue it. Raises UsageError if there is none."""
     rows = store.rows(f"{_SESSIONS} WHERE s.id = ?", (session_id,))
     if not rows:
         raise UsageError(f"no labelling session {session_id} in '{store.path}': name an existing one, or begin one")
-    session = LabelSession(store, _record(store, rows[0]))
-    session.take()
-    return session
-
-
-def leave_session(store: PreferenceStore, session_id: int) -> None:
-    """Record that this process no longer has the session open, so that another one can open it."""
-    with store.transaction():
-        query = "DELETE FROM open_sessions WHERE session = ? AND process = ?"
-        store.connection.execute(query, (session_id, os.getpid()))
+    return LabelSession(store, _record(store, rows[0]))
 
 
 def guidelines_text(store: PreferenceStore, key: str) -> str:
@@ -128,8 +106,9 @@ def guidelines_text(store: PreferenceStore, key: str) -> str:
 class LabelSession:
     """A session of one labeller, for the thread that opened its store; made by `begin_session` and `open_session`.
 
-    A labeller has a session open in one process at a time, so nobody else changes it. Methods that write do so durably,
-    or raise and change nothing in the store; after an error within a transaction of the caller's, open it again.
+    Methods that write do so durably, or raise and change nothing in the store; after an error within a transaction of
+    the caller's, open it again. Several processes may have it open; its record has their changes once it is opened
+    again.
     """
 
     def __init__(self, store: PreferenceStore, record: SessionRecord) -> None:
@@ -146,22 +125,6 @@ class LabelSession:
         elsewhere = self._items - self._done - left
         return replace(self._begun, items=self._items, done=self._done, elsewhere=elsewhere)
 
-    def take(self) -> None:
-        """Record that this process has the labeller's session open. Raises UsageError if another one has.
-
-        One that ended, or has not changed its session for an hour, does not count.
-        """
-        store, labeller, now = self._store, as_utf8(self._begun.labeller), time.time()
-        with store.transaction():
-            for process, last in store.rows(_OPEN, (labeller,)):
-                if process != os.getpid() and 0 <= now - last < _SILENT and _runs(process):
-                    raise UsageError(
-                        f"labeller '{self._begun.labeller}' has a session open in process {process}: leave it there, "
-                        "or label under another name"
-                    )
-            values = (labeller, os.getpid(), self._begun.id, now)
-            store.connection.execute("REPLACE INTO open_sessions VALUES (?, ?, ?, ?)", values)
-
     def put(self, items: Sequence[Item]) -> None:
         """Append all of `items` or none. Raises DataError if one makes no sense.
 
@@ -170,8 +133,8 @@ class LabelSession:
         """
         store = self._store
         with store.transaction():
-            self._check_open()
-            served, position = self.served(), self._items
+            ((position,),) = store.rows(_ITEM_COUNT, (self._begun.id,))
+            served = self.served()
             for item in items:
                 if not item.repeats:
                     if item.comparison.key in served:
@@ -205,11 +168,9 @@ class LabelSession:
 
     def item(self, position: int) -> SessionItem:
         """Return the item at `position`. Raises UsageError if there is none."""
-        if not 0 <= position < self._items:
-            raise UsageError(f"session {self._begun.id} has no item {position + 1}: it has {self._items}")
         found = self._read("AND i.position = :position", position=position)
-        if len(found) != 1:
-            raise self._store.unreadable(f"session {self._begun.id}")
+        if not found:
+            raise UsageError(f"session {self._begun.id} has no item {position + 1}: it has {self._items}")
         return found[0]
 
     def label(self, item: SessionItem, judgement: Judgement) -> SessionItem:
@@ -229,7 +190,6 @@ class LabelSession:
         judgement = read_judgement(values_of(judgement), len(item.item.order), "cannot save this label")
         label = Preference(comparison=item.item.comparison, judgement=judgement)
         with store.transaction():
-            self._check_open()
             place = {"session": begun.id, "first": item.position, "position": item.position}
             if item.label is not None:
                 store.undo(item.label.id, begun.labeller)
@@ -246,7 +206,6 @@ class LabelSession:
     def undo(self) -> int | None:
         """Undo the newest label and return its position; None if there is none."""
         with self._store.transaction():
-            self._check_open()
             newest = self._store.rows(_NEWEST, (self._begun.id,))
             if not newest:
                 return None
@@ -280,15 +239,7 @@ class LabelSession:
                 self._labelled[item.label.id] = item
         repeated = self._store.rows(f"{LABELS} AND e.id IN ({_REPEATED})", (self._begun.id,))
         firsts = {label.id: label.judgement.outcome for label in (self._store.label(*row) for row in repeated)}
-        return measure_progress([self._labelled[id_] for id_ in standing], firsts, left)
-
-    def _check_open(self) -> None:
-        """Raise UsageError if another process has opened a session of the labeller meanwhile."""
-        query, labeller = "SELECT process FROM open_sessions WHERE labeller = ?", as_utf8(self._begun.labeller)
-        if self._store.rows(query, (labeller,)) != [(os.getpid(),)]:
-            raise UsageError(
-                f"labeller '{self._begun.labeller}' has opened a session elsewhere: leave it there, and resume here"
-            )
+        return measure_progress([self._labelled[id_] for id_ in standing if id_ in self._labelled], firsts, left)
 
     def _read(self, condition: str, **values: int | None) -> list[SessionItem]:
         """Return the items for which `condition` of `_ITEMS` holds, with their labels. Raises StorageError."""
@@ -307,25 +258,12 @@ class LabelSession:
 
 
 def _record(store: PreferenceStore, row: tuple[Any, ...]) -> SessionRecord:
-    id_, began, labeller, plan, guidelines, items, done, count, last = row
+    id_, began, labeller, plan, guidelines, items, done = row
     values = {"id": id_, "labeller": labeller, "guidelines": guidelines, "began": began, "items": items, "done": done}
     try:
-        record = read(SessionRecord, values | {"plan": stored_plan(plan)}, "row")
+        return read(SessionRecord, values | {"plan": stored_plan(plan)}, "row")
     except DataError:
         raise store.unreadable(f"session {id_}") from None
-    if items != count or last >= items:  # an item is missing
-        raise store.unreadable(f"session {id_}")
-    return record
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except PermissionError:  # another user's
-        return True
-    except (ProcessLookupError, OverflowError):
-        return False
-    return True
 
 
 PAUSE = 300.0  # seconds; a longer gap between two labels is a pause

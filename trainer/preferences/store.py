@@ -52,33 +52,6 @@ _UNDO_IMPORT = """INSERT INTO events (time, kind, comparison, labeller, source, 
     WHERE e.kind = 'label' AND e.source = :source AND e.time = :time AND e.session IS NULL
     AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id) ORDER BY e.id"""
 
-# Problems that SQL finds alone: a line each.
-_LINES = (
-    """SELECT 'event ' || u.id || ': undoes ' || CASE
-        WHEN e.kind IS NOT 'label' THEN u.undoes || ', which is not a label'
-        WHEN e.comparison <> u.comparison OR e.id >= u.id THEN
-            'label ' || u.undoes || ' of another comparison, or a later one'
-        ELSE 'label ' || u.undoes || ' of another item' END
-    FROM events u LEFT JOIN events e ON e.id = u.undoes WHERE u.kind = 'undo' AND (e.kind IS NOT 'label'
-        OR e.comparison <> u.comparison OR e.id >= u.id OR e.session IS NOT u.session OR e.position IS NOT u.position)
-    ORDER BY u.id""",
-    """SELECT 'session ' || session || ': an item is missing' FROM session_items
-    GROUP BY session HAVING count(*) <> max(position) + 1""",
-    """SELECT 'session item ' || i.id || ': repeats event ' || i.repeats || ', which is not a label of its comparison'
-    FROM session_items i LEFT JOIN events e ON e.id = i.repeats AND e.kind = 'label' AND e.comparison = i.comparison
-    WHERE i.repeats IS NOT NULL AND e.id IS NULL ORDER BY i.id""",
-    """SELECT 'event ' || e.id || ': labels item ' || e.position || ' of session ' || e.session
-        || ', which is missing or another one'
-    FROM events e LEFT JOIN sessions s ON s.id = e.session
-    LEFT JOIN session_items i ON i.session = e.session AND i.position = e.position
-    WHERE e.session IS NOT NULL AND e.kind = 'label'
-    AND (i.comparison = e.comparison AND s.labeller = e.labeller) IS NOT TRUE ORDER BY e.id""",
-    """SELECT 'event ' || max(e.id) || ': labels item ' || e.position || ' of session ' || e.session
-        || ', which already has label ' || min(e.id)
-    FROM events e WHERE e.session IS NOT NULL AND e.kind = 'label'
-    AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)
-    GROUP BY e.session, e.position HAVING count(*) > 1""",
-)
 _ROWS = {  # queries of rows that are read one by one, by what they are called
     "comparison": f"SELECT c.id, c.key, {_SKIP}, {COMPARISON} FROM comparisons c WHERE c.id > :after ORDER BY c.id",  # noqa: S608
     "event": f"""SELECT e.id, e.labeller, e.choice, e.payload, {COMPARISON}
@@ -89,14 +62,6 @@ _ROWS = {  # queries of rows that are read one by one, by what they are called
     "session item": f"""SELECT i.id, i.queue, i.repeats, i.payload, {COMPARISON}
         FROM session_items i JOIN comparisons c ON c.id = i.comparison WHERE i.id > :after ORDER BY i.id""",  # noqa: S608
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Added:
-    """Result of adding preferences. count: those added. duplicates: those that were there already."""
-
-    count: int
-    duplicates: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,22 +117,11 @@ class PreferenceStore(AbstractContextManager["PreferenceStore"]):
         """Close the file; the last connection to close leaves everything in `path` itself."""
         self.connection.close()
 
-    def add(self, preference: Preference) -> int:
-        """Store a label that was just made and return its id. A judgement without a time gets the present one.
+    def add_many(self, preferences: Iterable[Preference], *, source: str) -> tuple[int, int]:
+        """Store preferences that came from `source`; return how many were new, and how many duplicates.
 
-        Raises DataError if `preference` makes no sense, such as a ranking that leaves out a completion.
-        """
-        now = time.time()
-        if preference.judgement.time is None:
-            preference = replace(preference, judgement=replace(preference.judgement, time=now))
-        with self.transaction():
-            return self.append_label(now, *self.find_or_add(preference))
-
-    def add_many(self, preferences: Iterable[Preference], *, source: str) -> Added:
-        """Store preferences that came from `source`, in transactions of 1,000: an error leaves those before it.
-
-        Duplicates are not added again: the same comparison judged the same, including the note and the seconds, by the
-        same labeller from the same source.
+        They are written in transactions of 1,000: an error leaves those before it. Duplicates are not added again: the
+        same comparison judged the same, including the note and the seconds, by the same labeller from the same source.
         """
         count = duplicates = 0
         pending, now = iter(preferences), time.time()  # one time, by which `imports` knows what came together
@@ -182,7 +136,7 @@ class PreferenceStore(AbstractContextManager["PreferenceStore"]):
                         self.append_label(now, comparison, label, source)
                         added += 1
             count, duplicates = count + added, duplicates + len(batch) - added
-        return Added(count, duplicates)
+        return count, duplicates
 
     def undo(self, event_id: int, labeller: str) -> int:
         """Undo the label `event_id` as `labeller`, and return the id of the undo event.
@@ -203,19 +157,8 @@ class PreferenceStore(AbstractContextManager["PreferenceStore"]):
                 raise UsageError(f"event {event_id} is an undo, which cannot be undone: label the comparison again")
             if undone:
                 raise UsageError(f"label {event_id} is undone already: label the comparison again to judge it")
-            values = (
-                time.time(),
-                "undo",
-                comparison,
-                as_utf8(labeller),
-                source,
-                None,
-                "{}",
-                event_id,
-                session,
-                position,
-            )
-            return self.insert(_EVENT, values)
+            of_label = (comparison, as_utf8(labeller), source, None, "{}", event_id, session, position)
+            return self.insert(_EVENT, (time.time(), "undo", *of_label))
 
     def imports(self) -> list[Import]:
         """Return what `add_many` added, call by call, the newest first."""
@@ -419,7 +362,6 @@ def check_store(store: PreferenceStore) -> list[str]:
                     problem = f"cannot be read ({error})"
                 if problem:
                     found.append(f"{what} {id_}: {problem}")
-        found += [line for query in _LINES for (line,) in store.rows(query)]
     except (sqlite3.DatabaseError, UnicodeDecodeError, StorageError) as error:
         found.append(f"file: cannot be read to its end ({error})")
     return found

@@ -97,8 +97,6 @@ def import_(args: argparse.Namespace) -> int:
     reading = read_preferences(args.source, **how)
     count = sum(1 for _ in reading)  # checked to its end before any of it is stored; a million fit no memory
     facts = [counted(reading.rows, "row"), f"format {reading.format}"]
-    if reading.duplicates:
-        facts.append(counted(reading.duplicates, "duplicate"))
     if reading.broken:
         facts.append(f"{counted(reading.broken, 'broken row')} skipped")
     output.note(f"{reading.source}: {', '.join(facts)}")
@@ -116,9 +114,9 @@ def import_(args: argparse.Namespace) -> int:
                 one if one.judgement.labeller else replace(one, judgement=replace(one.judgement, labeller=labeller))
                 for one in preferences
             )
-        added = store.add_many(preferences, source=args.source)
-    known = f", skipped {counted(added.duplicates, 'duplicate')}" if added.duplicates else ""
-    output.note(f"imported {counted(added.count, 'preference')} into '{path}'{known}")
+        added, duplicates = store.add_many(preferences, source=args.source)
+    known = f", skipped {counted(duplicates, 'duplicate')}" if duplicates else ""
+    output.note(f"imported {counted(added, 'preference')} into '{path}'{known}")
     return 0
 
 

@@ -43,7 +43,6 @@ from trainer.preferences.sessions import (
     LabelSession,
     begin_session,
     guidelines_text,
-    leave_session,
     list_sessions,
     open_session,
 )
@@ -244,7 +243,7 @@ class SessionWorker:
             return math.inf
         wait = math.inf if self._supply.ended else self._draw(self.state)
         with contextlib.suppress(TrainerError):  # the next call reports it
-            if self.state.supply != self._supply:
+            if self._session is None or self.state.supply != self._supply:
                 self.state = self._read_state(self.state.last)
             if wait > 0 and time.monotonic() - self._uncounted >= _REST:
                 self._uncounted, left = math.inf, self.state.progress.left
@@ -349,9 +348,6 @@ class SessionWorker:
         self._report_win_rate(at_once=True)
         if self._mixture is not None:
             self._mixture.close()
-        if self._session_id is not None:
-            with contextlib.suppress(TrainerError):  # it counts as left once the process has ended
-                leave_session(self._opened(), self._session_id)
         self._session_id = self._session = self._mixture = self._drawn = self._run_asked = self.state = None
         self._supply, self._refused, self._due, self.win_rate_problem = SupplyReport(), (), -math.inf, ""
 

@@ -19,7 +19,7 @@ from textual.widgets import Input, Select, Static
 from trainer.errors import counted
 from trainer.files import unused
 from trainer.preferences.records import Preference, Text
-from trainer.preferences.store import Added, PreferenceStore
+from trainer.preferences.store import PreferenceStore
 from workbench.kit.dialog import ConfirmScreen
 from workbench.kit.saving import path_problem
 from workbench.labelling.dialogs import LabelForm, choice, columns_field, columns_in, row, text_field
@@ -79,7 +79,7 @@ class Preview:
             yield preference
         self.total = self.count
 
-    def write(self, store: Path) -> Added:
+    def write(self, store: Path) -> tuple[int, int]:
         """Read the source again and add its preferences to `store`."""
         with PreferenceStore(store) as opened:
             return opened.add_many(self.preferences(), source=self.source)
@@ -158,11 +158,12 @@ class ImportPreferencesScreen(LabelForm[str | None]):
     async def _write(self, preview: Preview) -> None:
         self.busy = True
         writing = asyncio.to_thread(preview.write, self._store)
-        added = await self.tried(writing, ". Safe to retry; duplicates are skipped.")
+        found = await self.tried(writing, ". Safe to retry; duplicates are skipped.")
         self.busy = False
-        if added is not None:
-            known = f", skipped {counted(added.duplicates, 'duplicate')}" if added.duplicates else ""
-            self.dismiss(f"Imported {counted(added.count, 'preference')} from {visible(preview.source)}{known}")
+        if found is not None:
+            added, duplicates = found
+            known = f", skipped {counted(duplicates, 'duplicate')}" if duplicates else ""
+            self.dismiss(f"Imported {counted(added, 'preference')} from {visible(preview.source)}{known}")
 
     def _show_progress(self) -> None:
         if (preview := self._preview) is not None:
@@ -177,8 +178,6 @@ class ImportPreferencesScreen(LabelForm[str | None]):
         self.query_one("#preview", Static).update(preview_text(preview))
         rows = counted(reading.rows, "row")
         facts = [f"Reading, {rows} so far..." if preview.total is None else rows, f"format {reading.format}"]
-        if reading.duplicates:
-            facts.append(counted(reading.duplicates, "duplicate"))
         if reading.broken:
             facts.append(f"{reading.broken:,} broken")
         ends: list[tuple[str, str] | str] = []

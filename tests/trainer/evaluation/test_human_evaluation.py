@@ -10,6 +10,7 @@ from unittest.mock import call, create_autospec
 
 import pytest
 from human_judgements import judged
+from preferences_helper import add_label
 from runs_helper import Recorder, outcome, record, tiny_config, within
 
 from trainer.engine.control import Control
@@ -75,11 +76,11 @@ def test_only_pairs_of_the_runs_own_policy_and_its_reference_count() -> None:
 
 def test_the_last_label_of_each_labeller_counts(tmp_path: Path) -> None:
     with PreferenceStore(tmp_path / "preferences.db") as store:
-        store.add(judged(1, "a"))
-        undone = store.add(judged(2, "a"))
-        store.add(judged(1, "b"))
-        store.add(judged(1, "skip"))
-        store.add(judged(1, "tie", labeller="ben"))
+        add_label(store, judged(1, "a"))
+        undone = add_label(store, judged(2, "a"))
+        add_label(store, judged(1, "b"))
+        add_label(store, judged(1, "skip"))
+        add_label(store, judged(1, "tie", labeller="ben"))
         store.undo(undone, "ann")
         found = evaluated(*store.preferences())
     assert (found.wins, found.ties, found.losses, found.labellers) == (0, 1, 1, 2)

@@ -12,7 +12,7 @@ from pathlib import Path
 import label_soak_helper
 import pytest
 from label_soak_helper import GUIDELINES, ITEMS, decision, is_repeat, prompt
-from preferences_helper import finished, preference, program, stored_events
+from preferences_helper import add_label, finished, preference, program, stored_events
 
 from trainer.preferences.formats import read_preferences, write_preferences
 from trainer.preferences.records import Judgement
@@ -110,7 +110,7 @@ def test_threads_with_stores_of_their_own_make_one_store_and_write_it(path: Path
         barrier.wait()
         with PreferenceStore(path) as store:
             for count in range(20):
-                store.add(preference(f"{number} {count}"))
+                add_label(store, preference(f"{number} {count}"))
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write, range(8)))

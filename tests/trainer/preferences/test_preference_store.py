@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 from preference_rows import pair
-from preferences_helper import preference, preferences, stored_events
+from preferences_helper import add_label, preference, preferences, stored_events
 
 from trainer.errors import DataError, StorageError, UsageError
 from trainer.preferences.records import Choice, Comparison, Judgement, Origin, Preference, Text
-from trainer.preferences.store import PAGE, Added, Counts, PreferenceStore, check_store
+from trainer.preferences.store import PAGE, Counts, PreferenceStore, check_store
 
 FULL = Preference(
     comparison=Comparison(
@@ -73,7 +73,7 @@ def test_a_label_comes_back_as_it_was_given_with_its_id(store: PreferenceStore) 
     for record in (FULL.judgement, FULL.comparison, FULL.comparison.origins[0]):
         default = {field.name for field in fields(record) if field.name not in ("verdict",)}
         assert all(getattr(record, name) not in ("", None, (), {}) for name in default), "every field has its test"
-    id_ = store.add(FULL)
+    id_ = add_label(store, FULL)
     with PreferenceStore(store.path, create=False) as other:
         assert list(other.preferences()) == [replace(FULL, id=id_)]
         assert other.comparison(FULL.comparison.key) == FULL.comparison
@@ -83,7 +83,7 @@ def test_a_label_comes_back_as_it_was_given_with_its_id(store: PreferenceStore) 
 
 
 def test_a_label_without_a_time_gets_the_present_one_and_an_imported_one_stays_without(store: PreferenceStore) -> None:
-    store.add(A)
+    add_label(store, A)
     store.add_many([B], source="file")
     made, imported = store.preferences()
     events = stored_events(store)
@@ -94,14 +94,14 @@ def test_a_label_without_a_time_gets_the_present_one_and_an_imported_one_stays_w
 
 def test_labels_come_in_the_order_of_labelling_over_many_pages(store: PreferenceStore) -> None:
     given = [p for p in preferences(3 * PAGE + 1) if p.judgement.verdict != "skip"]
-    assert store.add_many(given, source="file") == Added(len(given), 0)
+    assert store.add_many(given, source="file") == (len(given), 0)
     kept = list(store.preferences())
     assert [undated(p) for p in kept] == given
     assert [p.id for p in kept] == sorted({p.id for p in kept})
 
 
 def test_preferences_are_chosen_by_labeller_and_source(store: PreferenceStore) -> None:
-    store.add(A)
+    add_label(store, A)
     store.add_many([replace(B, judgement=replace(B.judgement, labeller="\udc80")), C], source="file")
     prompts = {
         name: [p.comparison.prompt for p in found]
@@ -132,7 +132,7 @@ def test_preferences_are_chosen_by_the_run_that_wrote_their_completions(store: P
     given = [of_run("run-1", "p"), of_run("run-10", "q"), of_run('"é}', "r"), preference("elsewhere", "x", "y"), A]
     store.add_many(given, source="file")
     again = of_run("run-10", "p")
-    store.add(again)
+    add_label(store, again)
     found = {run: [p.comparison.prompt for p in store.preferences(run=run)] for run in ("run-1", "run-10", '"é}', "r")}
     assert found == {"run-1": ["p"], "run-10": ["q", "p"], '"é}': ["r"], "r": []}
 
@@ -142,7 +142,7 @@ def test_the_newest_preferences_come_first_and_the_older_ones_are_not_read(store
     store.add_many(given, source="file")
     with closing(sqlite3.connect(store.path)) as connection:
         (oldest,) = connection.execute("SELECT min(id) FROM events").fetchone()
-    store.undo(store.add(A), "ann")
+    store.undo(add_label(store, A), "ann")
     store.add_many([B], source="other")
     expected = list(store.preferences(with_skips=True))[::-1]
     assert store.newest(7) == expected[:7]
@@ -160,8 +160,8 @@ def test_the_newest_preferences_come_first_and_the_older_ones_are_not_read(store
 def test_a_comparison_given_in_another_order_is_the_same_and_its_judgement_follows(store: PreferenceStore) -> None:
     first = Comparison(prompt="p", completions=("x", "y", "z"))
     again = Comparison(prompt="p", completions=("z", "x", "y"))
-    store.add(Preference(comparison=first, judgement=Judgement(ranking=((0,), (1,), (2,)))))
-    store.add(Preference(comparison=again, judgement=Judgement(ranking=((0,), (1, 2)), order_shown=(0, 1, 2))))
+    add_label(store, Preference(comparison=first, judgement=Judgement(ranking=((0,), (1,), (2,)))))
+    add_label(store, Preference(comparison=again, judgement=Judgement(ranking=((0,), (1, 2)), order_shown=(0, 1, 2))))
     assert store.counts().comparisons == 1
     _, kept = store.labels_of(again.key)
     assert kept.comparison.completions == ("x", "y", "z")
@@ -175,7 +175,7 @@ def test_each_label_keeps_the_origins_and_columns_that_came_with_it(store: Prefe
         prompt="p", completions=("y", "x"), origins=(Origin(run="of y"), Origin(run="of x")), columns={"row": 1}
     )
     for comparison in (bare, known, bare):
-        store.add(Preference(comparison=comparison, judgement=Judgement.chosen("a")))
+        add_label(store, Preference(comparison=comparison, judgement=Judgement.chosen("a")))
     kept = list(store.preferences())
     assert [[origin.run for origin in p.comparison.origins] for p in kept] == [[], ["of x", "of y"], []]
     assert [p.comparison.columns for p in kept] == [{}, {"row": 1}, {}]
@@ -184,7 +184,7 @@ def test_each_label_keeps_the_origins_and_columns_that_came_with_it(store: Prefe
 
 
 def test_an_undone_label_no_longer_counts_and_the_log_has_both(store: PreferenceStore) -> None:
-    first, second = store.add(A), store.add(B)
+    first, second = add_label(store, A), add_label(store, B)
     undo = store.undo(first, "bob")
     assert [p.id for p in store.preferences()] == [second]
     assert store.labels_of(A.comparison.key) == []
@@ -198,7 +198,7 @@ def test_an_undone_label_no_longer_counts_and_the_log_has_both(store: Preference
         with pytest.raises(UsageError, match=rule):
             store.undo(event, "ann")
     assert len(stored_events(store)) == 3
-    again = store.add(A)
+    again = add_label(store, A)
     assert [p.id for p in store.labels_of(A.comparison.key)] == [again]
 
 
@@ -210,11 +210,11 @@ def test_existing_labels_are_counted_and_not_added_again(store: PreferenceStore)
         replace(A, judgement=replace(A.judgement, seconds=3.0)),
         replace(A, judgement=A.at(1, 0).judgement),
     ]
-    assert store.add_many([A, A, swapped, B], source="file") == Added(2, 2)
-    assert store.add_many([*others, A], source="file") == Added(4, 1)
-    assert store.add_many([A], source="other file") == Added(1, 0)
+    assert store.add_many([A, A, swapped, B], source="file") == (2, 2)
+    assert store.add_many([*others, A], source="file") == (4, 1)
+    assert store.add_many([A], source="other file") == (1, 0)
     store.undo(next(store.preferences()).id, "ann")
-    assert store.add_many([A], source="file") == Added(1, 0), "what was undone may come again"
+    assert store.add_many([A], source="file") == (1, 0), "what was undone may come again"
 
 
 def test_an_undone_import_leaves_the_same_labels_from_elsewhere(store: PreferenceStore) -> None:
@@ -222,7 +222,7 @@ def test_an_undone_import_leaves_the_same_labels_from_elsewhere(store: Preferenc
     store.add_many(made[:700], source="a.jsonl")
     store.add_many(made, source="a.jsonl")
     store.add_many(made[:3], source="b.jsonl")
-    store.add(made[0])
+    add_label(store, made[0])
     newest, second, first = store.imports()
     assert [(one.source, one.labels, one.undone) for one in (newest, second, first)] == [
         ("b.jsonl", 3, 0),
@@ -234,7 +234,7 @@ def test_an_undone_import_leaves_the_same_labels_from_elsewhere(store: Preferenc
     assert store.counts().labels == 800 + 3 + 1
     assert store.imports()[-1].undone == 700
     assert check_store(store) == []
-    assert store.add_many(made[:700], source="a.jsonl").count == 700
+    assert store.add_many(made[:700], source="a.jsonl")[0] == 700
 
 
 def test_an_import_that_breaks_leaves_whole_thousands(store: PreferenceStore) -> None:
@@ -245,7 +245,7 @@ def test_an_import_that_breaks_leaves_whole_thousands(store: PreferenceStore) ->
     with pytest.raises(DataError, match="2501"):
         store.add_many(breaking(), source="file")
     assert store.counts().labels == 2000
-    assert store.add_many(preferences(2500), source="file") == Added(500, 2000)
+    assert store.add_many(preferences(2500), source="file") == (500, 2000)
 
 
 def test_counts_agree_with_counting(store: PreferenceStore) -> None:
@@ -254,7 +254,7 @@ def test_counts_agree_with_counting(store: PreferenceStore) -> None:
     store.add_many(preferences(100, labeller="bob"), source="file")
     for p in list(islice(store.preferences(), 0, 60, 7)):
         store.undo(p.id, "ann")
-    store.add(FULL)
+    add_label(store, FULL)
     standing = list(store.preferences(with_skips=True))
     counts = store.counts()
     assert counts.comparisons == 301
@@ -279,7 +279,7 @@ def test_counts_agree_with_counting(store: PreferenceStore) -> None:
 )
 def test_invalid_labels_are_not_saved(store: PreferenceStore, given: Preference, rule: str) -> None:
     with pytest.raises(DataError, match=rule):
-        store.add(given)
+        add_label(store, given)
     with pytest.raises(DataError, match=rule):
         store.add_many([B, given], source="file")
     assert store.counts().comparisons == 0
@@ -290,7 +290,7 @@ def test_a_slow_reader_does_not_keep_the_log_from_being_emptied(store: Preferenc
     drawing = store.preferences()
     next(drawing)
     with PreferenceStore(store.path) as other:
-        other.add(A)
+        add_label(other, A)
         busy, *_ = other.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     assert busy == 0
     assert store.path.with_name("preferences.db-wal").stat().st_size == 0
@@ -298,7 +298,7 @@ def test_a_slow_reader_does_not_keep_the_log_from_being_emptied(store: Preferenc
 
 
 def test_the_texts_of_a_store_can_be_read_by_anyone_with_sqlite(store: PreferenceStore) -> None:
-    store.add(preference("北 wind", "é", "\ud800"))
+    add_label(store, preference("北 wind", "é", "\ud800"))
     with closing(sqlite3.connect(store.path)) as raw:
         prompt, completions = raw.execute("SELECT prompt, completions FROM comparisons").fetchone()
     assert prompt == '"北 wind"'
@@ -317,7 +317,7 @@ def test_the_newest_label_of_a_comparison_decides_whether_it_is_flagged(store: P
 
     def label(comparison: Comparison, labeller: str, *flags: str, note: str = "", choice: str = "a") -> int:
         judgement = Judgement.chosen(choice, labeller=labeller, flags=flags, note=note)  # type: ignore[arg-type]
-        return store.add(Preference(comparison=comparison, judgement=judgement))
+        return add_label(store, Preference(comparison=comparison, judgement=judgement))
 
     assert store.flagged() == []
     label(other, "ann", "flagged")

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from preferences_helper import preference, preferences
+from preferences_helper import add_label, preference, preferences
 from store_damage import alter
 
 from trainer.errors import BusyError, StorageError, UsageError
@@ -37,7 +37,7 @@ def names(folder: Path) -> list[str]:
 
 
 def test_a_write_is_synced_into_a_write_ahead_log_and_closing_leaves_one_file(store: PreferenceStore) -> None:
-    store.add(A)
+    add_label(store, A)
     raw = store.connection
     assert raw.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
     assert raw.execute("PRAGMA journal_mode").fetchone() == ("wal",)
@@ -60,25 +60,25 @@ def test_the_database_itself_lets_nobody_change_the_past(store: PreferenceStore,
 
 
 def test_a_full_disk_is_reported_and_the_old_content_stays(store: PreferenceStore) -> None:
-    store.add(A)
+    add_label(store, A)
     (pages,) = store.connection.execute("PRAGMA page_count").fetchone()
     store.connection.execute(f"PRAGMA max_page_count = {pages + 1}")
     with pytest.raises(StorageError, match="the disk is full; free space"):
         store.add_many(preferences(500), source="file")
     assert [p.comparison.prompt for p in store.preferences()] == ["A"]
     store.connection.execute("PRAGMA max_page_count = 1000000")
-    assert store.add_many(preferences(500), source="file").count == 500
+    assert store.add_many(preferences(500), source="file") == (500, 0)
 
 
 def test_a_locked_store_can_be_read_and_says_that_it_is_locked(
     store: PreferenceStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.add(A)
+    add_label(store, A)
     monkeypatch.setattr(connection, "BUSY_SECONDS", 0.01)
     with store.transaction():
         with PreferenceStore(store.path, create=False) as other:
             assert len(list(other.preferences())) == 1
-            for write in (lambda: other.add(B), lambda: other.undo(1, "ann")):
+            for write in (lambda: add_label(other, B), lambda: other.undo(1, "ann")):
                 with pytest.raises(BusyError, match=r"locked by another program .* or try again later"):
                     write()
         with pytest.raises(BusyError, match="locked by another program"):
@@ -158,7 +158,7 @@ def test_an_impossible_location_is_reported(tmp_path: Path, name: str, rule: str
 @pytest.mark.parametrize("name", ["a?mode=memory#x.db", "50% off.db", "ü\udc80.db"])
 def test_odd_file_names_work(tmp_path: Path, name: str) -> None:
     with PreferenceStore(tmp_path / name) as store:
-        store.add(A)
+        add_label(store, A)
         assert name in names(tmp_path)
     with PreferenceStore(tmp_path / name, create=False) as store:
         assert store.counts().labels == 1
@@ -190,7 +190,7 @@ def open_folder() -> Iterator[Path]:
 def test_a_read_only_store_can_be_read_and_not_written(open_folder: Path) -> None:
     path = open_folder / "preferences.db"
     with PreferenceStore(path) as store:
-        store.add(A)
+        add_label(store, A)
     path.chmod(0o444)
     open_folder.chmod(0o555)
     with not_root():
@@ -199,7 +199,7 @@ def test_a_read_only_store_can_be_read_and_not_written(open_folder: Path) -> Non
         with PreferenceStore(path, create=False) as store:
             assert [p.comparison.prompt for p in store.preferences()] == ["A"]
             assert check_store(store) == []
-            for write in (lambda: store.add(B), lambda: store.undo(1, "ann")):
+            for write in (lambda: add_label(store, B), lambda: store.undo(1, "ann")):
                 with pytest.raises(StorageError, match="read-only; make both writable"):
                     write()
         with pytest.raises(StorageError, match="may not write there"):
@@ -210,7 +210,7 @@ def test_a_read_only_store_can_be_read_and_not_written(open_folder: Path) -> Non
 def test_reading_a_read_only_file_leaves_nothing_that_keeps_others_from_writing(open_folder: Path) -> None:
     path = open_folder / "preferences.db"
     with PreferenceStore(path) as store:
-        store.add(A)
+        add_label(store, A)
     path.chmod(0o444)
     open_folder.chmod(0o777)
     with not_root():
@@ -223,7 +223,7 @@ def test_reading_a_read_only_file_leaves_nothing_that_keeps_others_from_writing(
 
 def test_a_store_in_use_can_be_read_with_read_only_permission(open_folder: Path) -> None:
     with PreferenceStore(open_folder / "preferences.db") as store:
-        store.add(A)
+        add_label(store, A)
         for file in open_folder.iterdir():
             file.chmod(0o644)  # by its owner: a new one is private
         open_folder.chmod(0o555)
@@ -235,7 +235,7 @@ def test_a_store_in_use_can_be_read_with_read_only_permission(open_folder: Path)
 
 def test_labels_in_an_unreadable_log_are_not_silently_skipped(open_folder: Path) -> None:
     with PreferenceStore(open_folder / "original.db") as store:
-        store.add(A)
+        add_label(store, A)
         for suffix in ("", "-wal"):
             shutil.copy(f"{store.path}{suffix}", open_folder / f"copy.db{suffix}")
     open_folder.chmod(0o555)
@@ -254,22 +254,13 @@ DAMAGE = {
     "events SET payload = '{\"ranking\": [[0]]}' WHERE id = 1": "event 1: cannot be read (row: ranking is [[0]]",
     "events SET choice = 'b' WHERE id = 1": "event 1: its choice 'b' does not match its payload",
     "events SET comparison = 9 WHERE id = 1": "events 1: refers to a missing row of comparisons",
-    "events SET undoes = 9 WHERE id = 4": "event 4: undoes 9, which is not a label",
-    "events SET undoes = 3 WHERE id = 4": "event 4: undoes label 3 of another comparison",
     "events SET labeller = CAST(x'ff' AS TEXT) WHERE id = 1": "file: cannot be read to its end",
     "guidelines SET text = 'Be rude.'": "guidelines 1: their hash does not match their text",
     "sessions SET plan = '{}'": "session 1: cannot be read (row: the plan has no queues",
     "sessions SET guidelines = 'f00'": "sessions 1: refers to a missing row of guidelines",
-    "session_items SET position = 9 WHERE position = 1": "session 1: an item is missing",
     "session_items SET payload = '{}' WHERE id = 2": "session item 2: cannot be read (row: ranking",
     """session_items SET payload = '{"verdict":"skip","order_shown":[0]}'""": "session item 1: cannot be read (row",
-    "session_items SET repeats = 1 WHERE id = 2": "session item 2: repeats event 1, which is not a label of its",
     "session_items SET session = 7 WHERE id = 5": "session_items 5: refers to a missing row of sessions",
-    "events SET position = 4 WHERE id = 5": "event 5: labels item 4 of session 1, which is missing or",
-    "events SET position = 9 WHERE id = 5": "event 5: labels item 9 of session 1, which is missing or",
-    "events SET labeller = 'eve' WHERE id = 5": "event 5: labels item 0 of session 1, which is missing or",
-    "events SET position = 3 WHERE id = 7": "event 7: undoes label 6 of another item",
-    "events SET session = 1, position = 0, comparison = 4 WHERE id = 1": "event 5: labels item 0 of session 1, which",
     "DROP TRIGGER events_no_delete": "schema: 'events_no_delete' is missing",
     "DROP TRIGGER session_items_no_delete": "schema: 'session_items_no_delete' is missing",
     "DROP INDEX events_of_comparison": "schema: 'events_of_comparison' is missing",
@@ -280,7 +271,7 @@ DAMAGE = {
 @pytest.mark.parametrize("change", DAMAGE)
 def test_a_check_reports_what_is_wrong(store: PreferenceStore, change: str) -> None:
     for p in (A, B, C):
-        store.add(p)
+        add_label(store, p)
     store.undo(2, "ann")
     session = begin_session(store, "ann", SessionPlan(queues=()), "Be kind.")
     session.put([Item(comparison=preference(f"p{n}").comparison, queue="samples", order=(0, 1)) for n in range(5)])
@@ -293,7 +284,7 @@ def test_a_check_reports_what_is_wrong(store: PreferenceStore, change: str) -> N
     found = [line for line in check_store(store) if not line.startswith("schema: ") or problem.startswith("schema")]
     assert any(line.startswith(problem) for line in found), found
     assert all("\n" not in line for line in found)
-    if problem.startswith("session") and ("cannot be read" in problem or "an item is missing" in problem):
+    if problem.startswith("session") and "cannot be read" in problem:
         with pytest.raises(StorageError, match=r"is damaged: (item \d of )?session 1 cannot be read; check the store"):
             list(map(open_session(store, 1).item, range(5)))
     elif "cannot be read (" in problem:
@@ -302,10 +293,10 @@ def test_a_check_reports_what_is_wrong(store: PreferenceStore, change: str) -> N
 
 
 def test_a_comparison_that_does_not_match_its_key_accepts_no_label(store: PreferenceStore) -> None:
-    store.add(A)
+    add_label(store, A)
     alter(store.path, """UPDATE comparisons SET completions = '["other", "words"]'""")
     with pytest.raises(StorageError, match="is damaged: comparison 1 cannot be read"):
-        store.add(A)
+        add_label(store, A)
 
 
 def modes(folder: Path) -> dict[str, int]:
@@ -316,7 +307,7 @@ def test_labels_are_private_to_their_owner_from_the_first_byte_on(tmp_path: Path
     before = os.umask(0)
     try:
         with PreferenceStore(tmp_path / "preferences.db") as store:
-            store.add(A)
+            add_label(store, A)
             assert modes(tmp_path) == {f"preferences.db{end}": 0o600 for end in ("", "-wal", "-shm")}
     finally:
         os.umask(before)
@@ -325,15 +316,15 @@ def test_labels_are_private_to_their_owner_from_the_first_byte_on(tmp_path: Path
 def test_a_store_that_its_owner_opened_to_others_stays_open(tmp_path: Path) -> None:
     path = tmp_path / "preferences.db"
     with PreferenceStore(path) as store:
-        store.add(A)
+        add_label(store, A)
     path.chmod(0o664)
     with PreferenceStore(path) as store:
-        store.add(B)
+        add_label(store, B)
     assert modes(tmp_path) == {"preferences.db": 0o664}
 
 
 def test_a_schema_with_text_that_is_not_utf8_is_reported_as_damage(store: PreferenceStore) -> None:
-    store.add(A)
+    add_label(store, A)
     store.close()
     content = store.path.read_bytes()
     assert content.count(b"CREATE TABLE comparisons") == 1

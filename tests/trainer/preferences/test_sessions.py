@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from preferences_helper import preference, stored_events
-from store_damage import alter
+from preferences_helper import add_label, preference, stored_events
 
 from trainer.errors import DataError, StorageError, UsageError
 from trainer.preferences.agreement import measure_agreement
@@ -20,7 +16,6 @@ from trainer.preferences.sessions import (
     LabelSession,
     begin_session,
     guidelines_text,
-    leave_session,
     list_sessions,
     open_session,
 )
@@ -127,7 +122,7 @@ def test_an_item_comes_back_as_it_was_put_in(store: PreferenceStore) -> None:
 
 
 def test_an_item_takes_the_order_of_the_store_and_keeps_its_own_origins_and_columns(store: PreferenceStore) -> None:
-    store.add(Preference(comparison=Comparison(prompt="Once", completions=("y", "x")), judgement=A))
+    add_label(store, Preference(comparison=Comparison(prompt="Once", completions=("y", "x")), judgement=A))
     session = begin_session(store, "ann", PLAN)
     session.put([item(order=(0, 1))])
     found = session.item(0).item
@@ -203,8 +198,8 @@ def test_a_comparison_that_the_session_has_is_not_added_again(session: LabelSess
 
 
 def test_an_item_that_was_judged_elsewhere_is_not_asked(store: PreferenceStore, session: LabelSession) -> None:
-    store.add(preferred := Preference(comparison=items(1)[0].comparison, judgement=replace(A, labeller="ann")))
-    store.add(Preference(comparison=items(2)[1].comparison, judgement=replace(A, labeller="bob")))
+    add_label(store, preferred := Preference(comparison=items(1)[0].comparison, judgement=replace(A, labeller="ann")))
+    add_label(store, Preference(comparison=items(2)[1].comparison, judgement=replace(A, labeller="bob")))
     assert (current(session), session.record.elsewhere, session.record.left) == (1, 1, 4)
     with pytest.raises(UsageError, match="item 1 has a label, or was judged in another session: label the next one"):
         label(session, 0, B)
@@ -215,32 +210,20 @@ def test_an_item_that_was_judged_elsewhere_is_not_asked(store: PreferenceStore, 
     assert [label.judgement.choice for label in store.labels_of(preferred.comparison.key)] == ["a"]
 
 
-def test_a_labellers_second_session_is_refused_as_long_as_another_process_has_one(
-    store: PreferenceStore, session: LabelSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    label(session, 0, A)
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        alter(store.path, f"UPDATE open_sessions SET process = {other.pid}")
-        for open_one in (lambda: open_session(store, 1), lambda: begin_session(store, "ann", PLAN)):
-            with pytest.raises(UsageError, match=f"labeller 'ann' has a session open in process {other.pid}: leave"):
-                open_one()
-        assert len(list_sessions(store)) == 1
-        begin_session(store, "bob", PLAN)
-        for write in (lambda: label(session, 1, A), session.undo, lambda: session.put(items(9))):
-            with pytest.raises(UsageError, match="labeller 'ann' has opened a session elsewhere"):
-                write()
-        assert list_sessions(store)[-1].done == 1
-        with monkeypatch.context() as later:
-            an_hour_later = time.time() + 3601
-            later.setattr("time.time", lambda: an_hour_later)
-            assert open_session(store, 1).record.done == 1, "a process of that number may be another program's by now"
-        alter(store.path, f"UPDATE open_sessions SET process = {other.pid}, time = 0")
-        with pytest.raises(UsageError, match="has a session open"):
-            open_session(store, 1)  # its label was made just now
-        other.communicate(b"\n")
-    label(open_session(store, 1), 1, A)
-    leave_session(store, session.record.id)
-    assert store.rows("SELECT labeller FROM open_sessions") == [("bob",)]
+def test_two_processes_can_continue_one_session(store: PreferenceStore, session: LabelSession) -> None:
+    with PreferenceStore(store.path) as elsewhere:
+        other, first = open_session(elsewhere, session.record.id), session.item(0)
+        label(other, 0, A)
+        with pytest.raises(UsageError, match="item 1 has a label, or was judged in another session: label the next"):
+            session.label(first, B)
+        assert current(session) == 1
+        other.put(items(7))
+        session.put(items(8))
+        assert [session.item(place).item.comparison.prompt for place in (5, 6, 7)] == [f"prompt {n}" for n in (5, 6, 7)]
+        label(session, 7, B)
+        assert (other.undo(), session.undo(), session.undo()) == (7, 0, None)
+        assert session.progress(None).done == 0
+    assert check_store(store) == []
 
 
 def test_undo_goes_back_label_by_label_to_the_beginning(store: PreferenceStore, session: LabelSession) -> None:
@@ -337,7 +320,7 @@ def test_a_refused_write_changes_nothing_and_can_be_made_again(store: Preference
 
 
 def test_undo_leaves_other_sessions_alone(store: PreferenceStore, session: LabelSession) -> None:
-    store.add(preference())
+    add_label(store, preference())
     other = begin_session(store, "bob", PLAN)
     other.put(items(1))
     label(session, 0, A)

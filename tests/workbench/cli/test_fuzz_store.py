@@ -16,7 +16,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from fuzzing import NASTY, damaged, outcome, randoms, within
-from preferences_helper import preference, preferences
+from preferences_helper import add_label, preference, preferences
 
 from trainer.config.reward_model import PreferenceDataConfig
 from trainer.errors import TrainerError
@@ -47,7 +47,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("whole") / "preferences.db"
     with PreferenceStore(path) as store:
         store.add_many(preferences(30), source="a file")
-        store.undo(store.add(preference("to be undone")), "ann")
+        store.undo(add_label(store, preference("to be undone")), "ann")
         session = begin_session(store, "ann", SessionPlan(queues=(QueuePlan(queue="samples"),)), "Be kind.")
         session.put([Item(comparison=preference(f"{n}").comparison, queue="samples", order=(1, 0)) for n in range(5)])
         session.label(session.item(0), Judgement.chosen("a", labeller="ann"))
@@ -119,7 +119,7 @@ def _label(store: PreferenceStore) -> None:
 
 USES: list[Callable[[PreferenceStore], object]] = [
     _label,
-    lambda store: store.add(preference("new")),
+    lambda store: add_label(store, preference("new")),
     lambda store: store.add_many(preferences(5), source="a file"),
     lambda store: store.undo(3, "bob"),
     lambda store: store.counts(),

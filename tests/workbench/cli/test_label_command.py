@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 from label_material import reward_model, run_with_samples
 from preference_rows import write_lines
+from preferences_helper import add_label
 
 from trainer.errors import DataError, StorageError, TrainerError, UsageError
 from trainer.preferences.records import Comparison, Item, Judgement, Preference, Queue, QueuePlan, SessionPlan
@@ -177,7 +178,8 @@ def test_the_queue_of_flagged_items_asks_for_those_of_the_store() -> None:
     with pytest.raises(UsageError, match="no item is flagged"):
         opening("--queue", "flagged")
     with PreferenceStore(Path("preferences.db")) as store:
-        store.add(
-            Preference(comparison=comparison, judgement=Judgement.chosen("a", labeller="ann", flags=("flagged",)))
+        add_label(
+            store,
+            Preference(comparison=comparison, judgement=Judgement.chosen("a", labeller="ann", flags=("flagged",))),
         )
     assert begun("--queue", "flagged").queues == (QueuePlan(queue="again", keys=(comparison.key,)),)

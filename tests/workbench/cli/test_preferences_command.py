@@ -55,7 +55,7 @@ def test_an_import_says_which_format_it_took_and_how_many_there_were(capsys: pyt
     code, out, err = run(capsys, "import", source)
     assert (code, out) == (0, [])
     assert err == [
-        "ppo-workbench: rows.jsonl: 4 rows, format trl, 1 duplicate",
+        "ppo-workbench: rows.jsonl: 4 rows, format trl",
         f"ppo-workbench: imported 3 preferences into '{Path('preferences.db').resolve()}', skipped 1 duplicate",
     ]
     assert [row.comparison.completions for row in stored()] == [(f"good {n}", f"bad {n}") for n in range(3)]

@@ -8,6 +8,7 @@ from statistics import fmean
 
 import pytest
 from preference_samples import reward_config
+from preferences_helper import add_label
 from runs_helper import Recorder, tiny_config
 from tiny import make_checkpoint
 
@@ -61,7 +62,7 @@ def label(run: RunFolder, store: PreferenceStore, iteration: int) -> None:
             if abs(lead) >= 0.1:
                 comparison = Comparison(prompt=prompt, completions=pair, origins=(origin, origin))
                 judgement = Judgement.chosen("a" if lead > 0 else "b", labeller="script")
-                store.add(Preference(comparison=comparison, judgement=judgement))
+                add_label(store, Preference(comparison=comparison, judgement=judgement))
 
 
 def learn(folder: Path, store: Path) -> tuple[float, float]:

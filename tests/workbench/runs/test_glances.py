@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from preferences_helper import preference
+from preferences_helper import add_label, preference
 from rich.cells import cell_len
 from scripted_run import alarm, ended
 from workspace_runs import LONG_NAME, write_run, write_workspace
@@ -99,9 +99,9 @@ def test_news_are_what_happened_since_the_last_visit() -> None:
 def test_a_label_that_was_undone_is_no_news(tmp_path: Path) -> None:
     with PreferenceStore(tmp_path / "preferences.db") as store:
         before = time.time()
-        undone = store.add(preference("first"))
+        undone = add_label(store, preference("first"))
         store.undo(undone, "ann")
-        store.add(preference("second"))
+        add_label(store, preference("second"))
     plan = NextRun("quickstart", load_config("quickstart"), 0, "", RUNS, tmp_path / "preferences.db", before - 1)
     assert home_facts(plan, Workspace([], "")).labels == 1
 

@@ -36,7 +36,7 @@ from trainer.preferences.formats.published import (
     trl_implicit_rows,
     trl_rows,
 )
-from trainer.preferences.records import ASSISTANT, HUMAN, Preference, as_messages, content_hash, contents, ranked_pairs
+from trainer.preferences.records import ASSISTANT, HUMAN, Preference, as_messages, contents, ranked_pairs
 from trainer.preferences.rows import Row
 
 __all__ = [
@@ -98,7 +98,6 @@ class Reading:
     skip_broken: bool = False
     rows: int = 0  # broken ones included
     broken: int = 0
-    duplicates: int = 0  # rows that say the same as an earlier one
     problems: list[str] = field(default_factory=list)  # the first broken rows: place and rule
     preferences: Iterator[Preference] = field(default_factory=lambda: iter(()), repr=False)
 
@@ -160,7 +159,6 @@ def _preferences(
 ) -> Iterator[Preference]:
     format = _UNJUDGED if reading.format == "unjudged" else FORMATS_IN[reading.format]
     assert format.read is not None
-    seen: set[int] = set()
     for row in rows:
         try:
             _ENCODER.encode(row.columns).encode()
@@ -183,9 +181,6 @@ def _preferences(
             reading.count_broken(error)
         else:
             reading.rows += 1
-            content = content_hash(preference)
-            reading.duplicates += content in seen
-            seen.add(content)
             yield replace(preference, place=row.place)
 
 

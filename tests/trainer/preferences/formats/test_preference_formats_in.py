@@ -419,7 +419,7 @@ def test_a_broken_row_is_refused_by_line_and_rule_and_skipped_when_asked(tmp_pat
 
     reading = read_preferences(path, skip_broken=True)
     assert len(list(reading)) == 2
-    assert (reading.rows, reading.broken, reading.duplicates) == (3, 1, 1)
+    assert (reading.rows, reading.broken) == (3, 1)
     [problem] = reading.problems
     assert "rows.jsonl:2: " in problem
     assert message in problem
@@ -429,15 +429,6 @@ def test_twenty_broken_rows_are_listed_and_the_rest_counted(tmp_path: Path) -> N
     reading = read_preferences(write_lines(tmp_path / "rows.jsonl", SKY, *["no JSON"] * 30), skip_broken=True)
     assert len(list(reading)) == 1
     assert (reading.rows, reading.broken, len(reading.problems)) == (31, 30, 20)
-
-
-def test_duplicate_rows_are_counted_whichever_side_the_completions_are_on(tmp_path: Path) -> None:
-    row = {"prompt": "p", "a": "x", "b": "y"}
-    swapped = {"prompt": "p", "a": "y", "b": "x"}
-    rows = [row | {"choice": "a"}, swapped | {"choice": "b"}, row | {"choice": "b"}, row | {"choice": "tie"}]
-    reading = read_preferences(write_lines(tmp_path / "rows.jsonl", *rows, swapped | {"choice": "tie"}))
-    assert len(list(reading)) == 5
-    assert reading.duplicates == 2
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from label_runs import Drawing, answering, of_run, pair_rows, plan, run_folder
+from preferences_helper import add_label
 
 from trainer.preferences.records import Comparison, Item, Judgement, Origin, Preference, QueuePlan
 from trainer.preferences.store import PreferenceStore
@@ -21,7 +22,7 @@ from trainer.preferences.store import PreferenceStore
 def label(store: Path, item: Item, choice: str = "a", labeller: str = "ann") -> int:
     with PreferenceStore(store) as opened:
         judgement = Judgement.chosen(choice, labeller=labeller, order_shown=item.order)  # type: ignore[arg-type]
-        return opened.add(Preference(comparison=item.comparison, judgement=judgement))
+        return add_label(opened, Preference(comparison=item.comparison, judgement=judgement))
 
 
 def test_the_sides_are_fair_and_recorded(tmp_path: Path, store: Path) -> None:
@@ -297,7 +298,7 @@ def kept(store: Path, prompt: str, *, labeller: str = "ann", shown: tuple[int, .
     comparison = Comparison(prompt=prompt, completions=("x", "y"))
     judgement = Judgement.chosen("a", labeller=labeller, order_shown=shown)
     with PreferenceStore(store) as opened:
-        opened.add(Preference(comparison=comparison, judgement=judgement))
+        add_label(opened, Preference(comparison=comparison, judgement=judgement))
     return comparison
 
 

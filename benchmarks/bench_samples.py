@@ -28,7 +28,7 @@ from textual.app import App, ComposeResult
 from textual.screen import Screen
 
 from trainer.runs.folder import RunFolder
-from trainer.runs.samples import kept_iterations, update_index, write_samples
+from trainer.runs.samples import kept_iterations, write_samples
 from workbench.kit.theming import ALL_STYLES, EXTRA_VARIABLES, apply_themes, shipped_themes
 from workbench.run.sample_query import Order, parse_query
 from workbench.run.sample_reader import read_batch, read_channel_columns, read_token_sample, scan
@@ -96,11 +96,8 @@ def browse(folder: RunFolder) -> None:
     print(f"opening:        {time.perf_counter() - began:8.3f} s   to the newest of {newest}, {len(batch)} samples")
     report("another batch", lambda: read_batch(folder, newest // 2))
 
-    scan_whole(folder, "from every file")
-    for iteration in kept_iterations(folder):  # as the trainer does after each iteration
-        update_index(folder.samples, iteration)
     before = memory().rss
-    whole = scan_whole(folder, "from the index")
+    whole = scan_whole(folder)
     print(f"memory:         {(memory().rss - before) / 1e6:8.0f} MB  resident, more than before")
     order = Order("kl", descending=True)
     chosen = whole.select(parse_query(QUERY), order)
@@ -109,7 +106,7 @@ def browse(folder: RunFolder) -> None:
     report("a screenful", lambda: list(chosen[:20]), "20 samples")
 
 
-def scan_whole(folder: RunFolder, source: str) -> SampleTable:
+def scan_whole(folder: RunFolder) -> SampleTable:
     """Read all samples of the run as a search does, and print the time."""
     began, first, parts = time.perf_counter(), 0.0, list[SampleTable]()
     for part in scan(folder, kept_iterations(folder)):
@@ -117,7 +114,7 @@ def scan_whole(folder: RunFolder, source: str) -> SampleTable:
         parts.append(part.table)
         first = first or time.perf_counter() - began
     whole = SampleTable.joined(parts)
-    print(f"whole run:      {time.perf_counter() - began:8.3f} s   {len(whole)} samples, {source}")
+    print(f"whole run:      {time.perf_counter() - began:8.3f} s   {len(whole)} samples")
     print(f"first part:     {first:8.3f} s   {len(parts[0])} samples")
     return whole
 

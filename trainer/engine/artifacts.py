@@ -37,7 +37,7 @@ from trainer.runs.checkpoint_files import (
     write_best,
 )
 from trainer.runs.folder import RunFolder
-from trainer.runs.samples import TOKEN_COLUMNS, SampleSettings, update_index, write_samples
+from trainer.runs.samples import TOKEN_COLUMNS, SampleSettings, write_samples
 
 PREVIEWS = 3
 _TRAINED = ("token_scores", "rewards", "values", "td_errors", "advantages", "returns", "ratios")
@@ -90,7 +90,6 @@ def save_samples(folder: RunFolder, config: Config, result: IterationResult, tok
         kl_coef = result.metrics.kl_coef
         settings = settings_of(result.batch, config, kl_coef=kl_coef, trains_policy=result.trains_policy)
         write_samples(path, rows, number, settings, mode=SHARED if config.run.shared else PRIVATE)
-        update_index(folder.samples, number)
     previews = [
         SamplePreview(
             prompt=row["prompt"],

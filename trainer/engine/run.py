@@ -22,7 +22,7 @@ from trainer.errors import Interrupted, StorageError, TrainerError, UsageError
 from trainer.events import Alert, EndState, Event, PhaseProgress, RunEnded, RunStarted, State, StateChanged
 from trainer.files import TOML_BYTES, read_regular
 from trainer.monitoring import Monitor
-from trainer.runs.branch_folder import origin
+from trainer.runs.branch_folder import start_of
 from trainer.runs.checkpoint_files import CheckpointWriter, checkpoints
 from trainer.runs.folder import RunFolder, check_name_is_free, create_run, open_to_train, versions, write_config
 from trainer.runs.journal import Journal
@@ -195,9 +195,10 @@ class Run:
 
         The settings of a resumed run are written only now: a start that fails leaves the earlier ones.
         """
-        config, kind = self.config, self.kind
+        config, kind, before = self.config, self.kind, None
         if self.resume:
             write_config(self.folder, config)
+            before = start_of(self.folder)
         self.emit(
             RunStarted(
                 name=self.folder.name,
@@ -215,7 +216,7 @@ class Run:
                 warnings=self.warnings,
                 resumed_at=self.checkpoints.saved_at if self.resume else None,
                 run_kind="ppo" if isinstance(config, Config) else config.kind,
-                branched_from=origin(self.folder) if self.resume else None,
+                branched_from=before.branched_from if before else None,
             )
         )
 

@@ -45,19 +45,11 @@ _DIGITS = 16  # of a SHA-256
 _HISTORY = (Alert, CheckpointSaved, Evaluation, HumanEvaluation, Iteration, RolledBack)
 
 
-def origin(folder: RunFolder) -> BranchedFrom | None:
-    """Return where the run in `folder` was branched from; None for any other run, and if its journal is unreadable."""
-    start = start_of(folder)
-    return start.branched_from if start else None
-
-
 def start_of(folder: RunFolder) -> RunStarted | None:
     """Return how the run in `folder` began, from its journal; None if that cannot be read."""
-    try:
-        events = read_journal(folder.events, 1).events
-    except StorageError:
-        return None
-    return next((event for event in events if isinstance(event, RunStarted)), None)
+    with contextlib.suppress(StorageError):
+        return next((one for one in read_journal(folder.events, 1).events if isinstance(one, RunStarted)), None)
+    return None
 
 
 def checkpoint_at(folder: RunFolder, iteration: int) -> Path:
@@ -182,7 +174,7 @@ def _copy(checkpoint: Path, target: Path) -> None:
     """
     try:
         sizes = {STATE: JSON_BYTES} | listed_sizes(checkpoint)
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise DamagedCheckpointError(checkpoint, str(error)) from None
     for name, size in sizes.items():
         place = target / name

@@ -332,13 +332,14 @@ def left_behind(checkpoints: Path, why: str) -> list[Path]:
 def listed_sizes(checkpoint: Path) -> dict[str, int]:
     """Return the size in bytes of each file that state.json of `checkpoint` lists, by its path in the checkpoint.
 
-    Raises OSError, and ValueError for a list that cannot be read, or that names a file outside of the checkpoint or
-    behind a link.
+    Raises ValueError for a list that cannot be read, or that names a file outside of the checkpoint or behind a link.
     """
     try:
-        files = read_json(checkpoint / "state.json")["files"]
+        files = read_json(checkpoint / STATE)["files"]
         sizes = {name: int(about["bytes"]) for name, about in files.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except FileNotFoundError:
+        raise ValueError("state.json is missing") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"state.json cannot be read ({type(error).__name__})") from None
     for name in sizes:
         path = Path(name)
@@ -350,15 +351,14 @@ def listed_sizes(checkpoint: Path) -> dict[str, int]:
 def _damage(checkpoint: Path) -> str:
     """Return why the checkpoint cannot be used; empty if it is whole."""
     try:
-        for name, size in listed_sizes(checkpoint).items():
-            if (actual := (checkpoint / name).stat().st_size) != size:
-                return f"{name} has {actual} bytes instead of {size}"
-    except FileNotFoundError as error:
-        return f"{os.path.relpath(error.filename, checkpoint)} is missing"
-    except OSError as error:
-        return f"state.json cannot be read ({type(error).__name__})"
+        sizes = listed_sizes(checkpoint)
     except ValueError as error:
         return str(error)
+    for name, size in sizes.items():
+        if not (checkpoint / name).is_file():
+            return f"{name} is missing"
+        if (actual := (checkpoint / name).stat().st_size) != size:
+            return f"{name} has {actual} bytes instead of {size}"
     return ""
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from trainer.config import AnyConfig
 from trainer.config.fields import CONFIG_FORMAT, PATTERNS, RUN_NAME
@@ -28,13 +28,11 @@ from trainer.config.loading import config_text
 from trainer.errors import StorageError, UsageError, cannot_write, storage_error, writing
 from trainer.files import (
     PRIVATE,
-    TOML_BYTES,
     is_file,
     is_folder,
     lock,
     open_file,
     own_folder,
-    read_regular,
     read_toml,
     write_whole,
 )
@@ -109,20 +107,16 @@ class RunFolder:
         Another user's lock may not be readable. Such a run counts as live if its progress.json, which a trainer removes
         at the end, was written within the last minute.
         """
-        try:
-            file = open_file(self.root / _LOCK)
-        except PermissionError:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            try:
+                file = open_file(self.root / _LOCK)
+            except PermissionError:
                 return abs(time.time() - self.progress.lstat().st_mtime) < _FRESH_SECONDS
-            return False
-        except OSError:
-            return False
-        try:
-            return not _try_lock(file, fcntl.LOCK_SH)
-        except OSError:
-            return False
-        finally:
-            os.close(file)
+            try:
+                return not _try_lock(file, fcntl.LOCK_SH)
+            finally:
+                os.close(file)
+        return False
 
 
 def _locked(root: Path) -> int:
@@ -257,8 +251,8 @@ def open_to_train(path_or_name: str | Path, runs_dir: Path) -> RunFolder:
     file of the run: what is behind it does not belong to the program.
     """
     folder = open_run(path_or_name, runs_dir)
-    inner = folder.samples / "index", folder.control / "answers"
-    places = [(path, is_folder, "folder") for path in (folder.samples, folder.checkpoints, folder.control, *inner)]
+    folders = (folder.samples, folder.checkpoints, folder.control, folder.control / "answers")
+    places = [(path, is_folder, "folder") for path in folders]
     places += [(path, is_file, "file") for path in (folder.events, folder.root / _LOCK)]
     for path, is_right, what in places:
         if os.path.lexists(path) and not is_right(path):
@@ -291,7 +285,7 @@ def free_names(runs_dir: Path, prefix: str) -> Iterator[str]:
 
 
 def rename_run(folder: RunFolder, new_name: str) -> RunFolder:
-    """Rename a run: its folder, and `run.name` in its config.toml.
+    """Rename a run: its folder, whose name is the run's. When it is resumed, its config.toml says so too.
 
     Raises UsageError for a name that breaks the rule or is in use and for a run that is being trained, StorageError if
     the folder cannot be renamed.
@@ -299,13 +293,10 @@ def rename_run(folder: RunFolder, new_name: str) -> RunFolder:
     if not new_name or not re.fullmatch(RUN_NAME, new_name):
         raise UsageError(f"{new_name!r} is not a name for a run: it must not be empty, and {PATTERNS[RUN_NAME]}")
     renamed = RunFolder(folder.root.with_name(new_name))
-    with folder.lock():
-        with storage_error(f"cannot rename '{folder.root}' to '{new_name}'"):
-            if renamed.root.exists():
-                raise UsageError(f"run '{new_name}' exists already: choose another name for '{folder.name}'")
-            folder.root.rename(renamed.root)
-        with contextlib.suppress(OSError):  # the run has its new name; whoever resumes it writes that again
-            _write_name(renamed)
+    with folder.lock(), storage_error(f"cannot rename '{folder.root}' to '{new_name}'"):
+        if renamed.root.exists():
+            raise UsageError(f"run '{new_name}' exists already: choose another name for '{folder.name}'")
+        folder.root.rename(renamed.root)
     return renamed
 
 
@@ -332,14 +323,10 @@ def restore_run(folder: RunFolder) -> RunFolder:
     with contextlib.suppress(StorageError, KeyError, TypeError):  # `trash_run` put a number after a second one
         before = str(read_config(folder)["run"]["name"])
         name = before if re.fullmatch(rf"{re.escape(before)}\.[0-9]+", name) else name
-    with folder.lock():
-        with storage_error(f"cannot restore '{folder.root}'", "fix the folder"):
-            names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-            path = next(path for one in names if not (path := folder.root.parent.parent / one).exists())
-            folder.root.rename(path)
-        if path.name != name:
-            with contextlib.suppress(OSError):  # as in `rename_run`
-                _write_name(RunFolder(path))
+    with folder.lock(), storage_error(f"cannot restore '{folder.root}'", "fix the folder"):
+        names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+        path = next(path for one in names if not (path := folder.root.parent.parent / one).exists())
+        folder.root.rename(path)
     return RunFolder(path)
 
 
@@ -369,27 +356,15 @@ def _in_use(config: AnyConfig) -> UsageError:
     )
 
 
-def _write_name(folder: RunFolder) -> None:
-    """Write the run's name into config.toml and keep the rest; leave a damaged file as it is."""
-    import tomlkit  # imported here, because it is rarely needed
-
-    try:
-        document = tomlkit.parse(read_regular(folder.config, TOML_BYTES).decode("utf-8-sig"))
-        cast("dict[str, Any]", document)["run"]["name"] = folder.name
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return
-    write_whole(folder.config, tomlkit.dumps(document))
-
-
 def _is_unborn(folder: RunFolder) -> bool:
     """Return whether `folder` contains only what a start leaves that is killed before it writes config.toml."""
-    files = (folder.root / _LOCK, folder.config, folder.pairs)
-    known = {path.name for path in files if path != folder.config} | {f".{path.name}.tmp" for path in files}
-    try:
-        for path in folder.root.iterdir():
-            is_empty = path in (folder.samples, folder.checkpoints) and is_folder(path) and not any(path.iterdir())
-            if path.name not in known and not is_empty:
-                return False
-    except OSError:
-        return False
-    return True
+    lock_file, folders = folder.root / _LOCK, (folder.samples, folder.checkpoints)
+    known = {
+        lock_file,
+        folder.pairs,
+        *(path.with_name(f".{path.name}.tmp") for path in (lock_file, folder.config, folder.pairs)),
+    }
+    with contextlib.suppress(OSError):
+        others = [path for path in folder.root.iterdir() if path not in known]
+        return all(path in folders and is_folder(path) and not any(path.iterdir()) for path in others)
+    return False

@@ -1,18 +1,11 @@
-"""Sequences of an iteration as Parquet: one row per sequence, with texts, scores and every per-token array.
-
-`samples/index/step-000128.parquet` has the columns LISTED of iterations 65 to 128. Opening a file takes as long as
-reading hundreds of samples, so a search through thousands of files would take seconds. The files of the iterations are
-authoritative: a reader opens them if the index is missing, damaged, or not of these files.
-"""
+"""Sequences of an iteration as Parquet: one row per sequence, with texts, scores and every per-token array."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 from trainer.errors import StorageError, writing
-from trainer.files import PRIVATE, is_folder, open_regular, own_folder, whole_file
+from trainer.files import PRIVATE, open_regular, own_folder, whole_file
 
 if TYPE_CHECKING:  # importing pyarrow takes 0.3 s, which commands that write no samples avoid
     import pyarrow as pa
@@ -29,12 +22,6 @@ if TYPE_CHECKING:  # importing pyarrow takes 0.3 s, which commands that write no
     from trainer.runs.folder import RunFolder
 
 SAMPLES_VERSION = 1
-
-INDEXED = 64
-"""Number of iterations per index file."""
-
-LISTED = ("row", "prompt_index", "prompt", "completion", "truncated", "score", "length", "kl_sum")
-"""Columns of a samples file that are in the index."""
 
 _TEXTS = {"prompt", "source_prompt", "completion", "stop_reason", "parts", "columns", "extra"}
 _TEXTS |= {"token_texts", "top_texts"}
@@ -215,19 +202,9 @@ def _escaped(value: Any) -> Any:
 
 def kept_iterations(folder: RunFolder) -> list[int]:
     """Return the iterations that have a samples file, ascending; none if the folder cannot be read."""
-    return sorted(file_sizes(folder))
-
-
-def file_sizes(folder: RunFolder) -> dict[int, int]:
-    """Return the bytes of the samples file of each iteration that has one; none if the folder cannot be read."""
-    sizes = {}
-    with contextlib.suppress(OSError), os.scandir(folder.samples) as found:
-        for entry in found:
-            # At most nine digits, because iterations are 32-bit numbers.
-            if match := re.fullmatch(r"step-([0-9]{6,9})\.parquet", entry.name):
-                with contextlib.suppress(OSError):  # deleted since
-                    sizes[int(match[1])] = entry.stat().st_size
-    return sizes
+    # At most nine digits, because iterations are 32-bit numbers.
+    names = [re.fullmatch(r"step-([0-9]{6,9})\.parquet", path.name) for path in folder.samples.glob("step-*")]
+    return sorted(int(name[1]) for name in names if name)
 
 
 def read_samples(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
@@ -275,78 +252,3 @@ def sample_settings(metadata: Mapping[bytes, bytes] | None) -> SampleSettings | 
         return _SETTINGS.validate_json((metadata or {})[b"settings"])
     except (KeyError, ValueError):
         return None
-
-
-def last_indexed_with(iteration: int) -> int:
-    """Return the last iteration of the index file that `iteration` belongs to."""
-    return -(-iteration // INDEXED) * INDEXED
-
-
-def _index_file(samples: Path, iteration: int) -> Path:
-    return samples / "index" / f"step-{last_indexed_with(iteration):06d}.parquet"
-
-
-def _stamp(sizes: Mapping[int, int]) -> bytes:
-    """Return what identifies the content of an index file: the version of the columns, and each file with its size."""
-    return json.dumps([SAMPLES_VERSION, sorted(sizes.items())]).encode()
-
-
-def listed_schema() -> pa.Schema:
-    """Return the columns of an index file: the iteration, and LISTED as in `sample_schema`."""
-    import pyarrow as pa
-
-    return pa.schema([("iteration", pa.int32()), *(sample_schema().field(name) for name in LISTED)])
-
-
-def read_index(samples: Path, sizes: Mapping[int, int]) -> pa.Table | None:
-    """Read the index of the iterations in `sizes`, all of one index file, newest iteration first.
-
-    sizes: bytes of their samples files. None if the index is not of exactly these files, or cannot be read. Text is not
-    checked to be UTF-8.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        path = _index_file(samples, max(sizes))
-        with open_regular(path) as content, pq.ParquetFile(content, page_checksum_verification=True) as file:
-            if (file.schema_arrow.metadata or {}).get(b"samples") != _stamp(sizes):
-                return None
-            return file.read(use_threads=False).cast(listed_schema())
-    except (OSError, pa.ArrowException):
-        return None
-
-
-def update_index(samples: Path, iteration: int) -> None:
-    """Update the index in the folder `samples`, now that the file of `iteration` has been written.
-
-    The last iteration of an index file writes it. Any other one removes what an earlier attempt at these iterations
-    left. An index that cannot be written costs only time, so nothing is raised.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = _index_file(samples, iteration)
-    tables, sizes, mode = list[pa.Table](), dict[int, int](), 0
-    try:
-        if iteration != last_indexed_with(iteration):
-            if is_folder(path.parent):  # not a link, behind which are files of somebody else
-                path.unlink(missing_ok=True)
-            return
-        for number in range(iteration, iteration - INDEXED, -1):
-            file = samples / f"step-{number:06d}.parquet"
-            try:
-                found = file.stat()
-            except FileNotFoundError:
-                continue
-            mode = mode or stat.S_IMODE(found.st_mode)  # whoever may read the samples may read their index
-            sizes[number] = found.st_size
-            table = read_samples(file, LISTED)
-            tables.append(table.add_column(0, "iteration", pa.array([number] * len(table), pa.int32())))
-        schema = listed_schema().with_metadata({"samples": _stamp(sizes)})
-        own_folder(path.parent)
-        with whole_file(path, mode=mode) as target:
-            table = pa.concat_tables(tables).cast(schema)
-            pq.write_table(table, target, compression="zstd", write_page_checksum=True)
-    except (OSError, StorageError, pa.ArrowException):
-        return

@@ -7,7 +7,6 @@ import importlib
 import json
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,8 +31,7 @@ Recorded = Iteration | RewardModelStep | Evaluation | RewardModelEvaluation | Hu
 """Events whose numbers are recorded, for all kinds of run; events of DPO are subclasses."""
 
 _NO_METRICS = ("iteration", "averaged", "best_of")  # the last two say how an evaluation is made
-_A_SECOND = 4
-_WITHIN_A_PHASE = 2  # fewer, so that the beginning of a phase, whose first step may take long, is written
+_SECONDS = 0.25  # between two writes of a phase; its beginning is always written, as its first step may take long
 
 _log = logging.getLogger("trainer")
 
@@ -49,7 +47,7 @@ class Sink(Protocol):
 
 
 class ProgressFile:
-    """Sink that keeps the newest transient event in a file, written at most four times a second.
+    """Sink that keeps the newest transient event in a file, written at most four times a second within a phase.
 
     `close` removes the file; `kill -9` leaves it behind. Write errors are ignored, because the file is no loss. clock:
     seconds. shared: others may read it.
@@ -59,20 +57,17 @@ class ProgressFile:
         self.path = path
         self._clock = clock
         self._mode = SHARED if shared else PRIVATE
-        self._written: deque[float] = deque(maxlen=_A_SECOND)
-        self._phase = ("", 0)
+        self._written, self._phase = 0.0, ("", 0)
         self.close()
 
     def emit(self, event: Event) -> None:
-        """Write `event` if it reports progress and fewer than the allowed writes fell within the last second."""
+        """Write `event` if it reports progress, unless another one of its phase was just written."""
         if not isinstance(event, PhaseProgress):
             return
         now, phase = self._clock(), (event.phase, event.iteration)
-        most = _WITHIN_A_PHASE if phase == self._phase else _A_SECOND
-        if len(self._written) >= most and now - self._written[-most] < 1:
+        if phase == self._phase and now - self._written < _SECONDS:
             return
-        self._phase = phase
-        self._written.append(now)
+        self._written, self._phase = now, phase
         with contextlib.suppress(OSError):
             write_whole(self.path, json.dumps(event.as_dict()), mode=self._mode)
 

@@ -6,29 +6,17 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from trainer.errors import StorageError
 from trainer.events import SamplesWritten
 from trainer.runs.folder import RunFolder
-from trainer.runs.samples import (
-    LISTED,
-    TOKEN_COLUMNS,
-    file_sizes,
-    last_indexed_with,
-    listed_schema,
-    read_index,
-    read_samples,
-    sample_schema,
-    sample_settings,
-)
+from trainer.runs.samples import TOKEN_COLUMNS, read_samples, sample_schema, sample_settings
 from workbench.run.sample_table import Alternative, Sample, SampleKey, SampleTable, TokenSample, table_schema
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+_LISTED = ("row", "prompt_index", "prompt", "completion", "truncated", "score", "kl_sum", "length")
+"""Columns of a `SampleTable`, besides the iteration, by their names in the file."""
 _AS_STORED = [field.name for field in dataclasses.fields(TokenSample) if field.default is not dataclasses.MISSING]
 """Columns that are fields of a `TokenSample` as they are, or its defaults if the file lacks them."""
 _UNKNOWN = {
@@ -41,7 +29,7 @@ _UNKNOWN = {
     "kl_sum": math.nan,
 }
 """Value in place of null in lists."""
-_ITERATIONS = 50  # of a part at least, except the last: less than 0.2 s where each has its own file
+_ITERATIONS = 50  # of a part at least, except the last: less than 0.2 s
 _Value = TypeVar("_Value")
 
 
@@ -52,12 +40,16 @@ def read_batch(folder: RunFolder, iteration: int) -> SampleTable:
     of a newer version.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     path = folder.samples_file(iteration)
-    read = read_samples(path, LISTED)
+    read, schema = read_samples(path, _LISTED), table_schema()
     with _reporting_damage(path):
-        columns = {"iteration": pa.array([iteration] * len(read)), **{name: read[name] for name in LISTED}}
-        return _as_sample_table(pa.table(columns).cast(listed_schema()))
+        columns = [pa.array([iteration] * len(read), pa.int32())]
+        for name, field in zip(_LISTED, list(schema)[1:], strict=True):
+            column = read[name].cast(field.type)
+            columns.append(pc.fill_null(column, _UNKNOWN[name]) if name in _UNKNOWN else column)
+        return SampleTable(pa.table(columns, schema=schema))
 
 
 class RunPart(NamedTuple):
@@ -77,43 +69,17 @@ def scan(folder: RunFolder, iterations: Sequence[int], stop: Callable[[], bool] 
     so far after every part processes the whole run about six times at most.
     stop: called before each file; when it returns True, samples read since the last part are dropped.
     """
-    import pyarrow as pa
-
-    newest_first = sorted(iterations, reverse=True)
-    sizes = file_sizes(folder) if newest_first else {}
-    tables, problems, done, passed = list[SampleTable](), list[str](), 0, 0
-    for _, block in groupby(newest_first, last_indexed_with):
-        unread = members = list(block)
+    tables, problems, passed = list[SampleTable](), list[str](), 0
+    for done, iteration in enumerate(sorted(iterations, reverse=True), 1):
         if stop():
             return
-        with contextlib.suppress(pa.ArrowException):  # a text in the index is damaged
-            known = {iteration: sizes.get(iteration, 0) for iteration in members}
-            if (indexed := read_index(folder.samples, known)) is not None:
-                tables.append(_as_sample_table(indexed))
-                unread = []
-        for iteration in unread:
-            if stop():
-                return
-            try:
-                tables.append(read_batch(folder, iteration))
-            except StorageError as error:
-                problems.append(str(error))
-        done += len(members)
-        if done == len(newest_first) or done - passed >= max(_ITERATIONS, passed // 4):
-            yield RunPart(folder, SampleTable.joined(tables).compact(), done, len(newest_first), problems)
+        try:
+            tables.append(read_batch(folder, iteration))
+        except StorageError as error:
+            problems.append(str(error))
+        if done == len(iterations) or done - passed >= max(_ITERATIONS, passed // 4):
+            yield RunPart(folder, SampleTable.joined(tables).compact(), done, len(iterations), problems)
             tables, problems, passed = [], [], done
-
-
-def _as_sample_table(listed: pa.Table) -> SampleTable:
-    """Convert a table with `listed_schema` to one for lists. Raises pa.ArrowException for text that is not UTF-8."""
-    import pyarrow.compute as pc
-
-    for name, value in _UNKNOWN.items():
-        if listed[name].null_count:
-            listed = listed.set_column(listed.column_names.index(name), name, pc.fill_null(listed[name], value))
-    table = listed.rename_columns({"kl_sum": "kl"}).select(table_schema().names).cast(table_schema())
-    table.validate(full=True)  # the Parquet reader does not validate texts
-    return SampleTable(table)
 
 
 def read_token_sample(folder: RunFolder, key: SampleKey) -> TokenSample:

@@ -13,7 +13,6 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from trainer.errors import StorageError, counted
-from trainer.runs.branch_folder import origin as branch_origin
 from trainer.runs.checkpoint_files import best_checkpoint, checkpoints
 from trainer.runs.folder import RunFolder, read_config
 from trainer.runs.listing import RunSummary
@@ -69,11 +68,10 @@ class Detail(NamedTuple):
     newest: str  # name of the newest checkpoint; empty if there is none
     problems: list[str]  # checkpoints that are ignored, and why
     best: str = ""  # name of the checkpoint of the best evaluation; empty if none is kept
-    origin: str = ""  # where it was branched from, and what was changed; empty for any other run
 
 
 def read_detail(folder: RunFolder) -> Detail:
-    """Read the seed, the checkpoints and the origin of a run; what cannot be read stays unknown."""
+    """Read the seed and the checkpoints of a run; what cannot be read stays unknown."""
     seed = None
     with contextlib.suppress(StorageError):  # the listing reports it
         section = read_config(folder).get("run")
@@ -81,9 +79,7 @@ def read_detail(folder: RunFolder) -> Detail:
     whole, problems = checkpoints(folder)
     best = best_checkpoint(folder)
     newest = whole[-1].name if whole else ""
-    origin = branch_origin(folder)
-    about = branched(origin)[:_LONGEST] if origin else ""
-    return Detail(folder, seed, len(whole), newest, list(problems.values()), best.name if best else "", about)
+    return Detail(folder, seed, len(whole), newest, list(problems.values()), best.name if best else "")
 
 
 def detail_content(run: RunSummary, detail: Detail | None, left_out: Sequence[tuple[str, str]]) -> Content:
@@ -100,8 +96,8 @@ def detail_content(run: RunSummary, detail: Detail | None, left_out: Sequence[tu
         count = detail.checkpoints
         newest = f"{counted(count, 'checkpoint')}, newest {detail.newest}" if count else "no checkpoint"
         parts.append(f"   {newest}{f', best {detail.best}' if detail.best else ''}")
-    if detail is not None and detail.origin:
-        parts.append(f"\n{_cut(detail.origin, _LONGEST)}")
+    if run.branched_from is not None:
+        parts.append(f"\n{_cut(branched(run.branched_from), _LONGEST)}")
     if known := [f"{heading} {text}" for heading, text in left_out if text.strip()]:
         parts.append("\n" + "   ".join(known))
     parts.append((f"\n{visible(str(run.folder.root))}", "$text-muted"))

@@ -22,7 +22,6 @@ from trainer.events import Iteration, RunEnded, RunStarted
 from trainer.models.backbone import LoadedModel
 from trainer.ppo.learner import Learner
 from trainer.ppo.losses import LossSums
-from trainer.runs import samples
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.samples import TOKEN_COLUMNS, read_samples
@@ -95,19 +94,6 @@ def test_the_samples_agree_with_the_metrics_and_the_maths(tmp_path: Path) -> Non
             assert row["kl"] == pytest.approx(difference, abs=1e-6)
             assert sum(row["rewards"]) == pytest.approx(row["score"] - kl_coef * sum(row["kl"]), abs=1e-5)
     assert any(iteration.kl for iteration in recorder.of(Iteration))
-
-
-def test_a_run_keeps_an_index_of_its_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "INDEXED", 2)
-    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=3"))
-    folder = RunFolder(tmp_path / "runs" / "a")
-    files = {number: folder.samples_file(number) for number in (1, 2, 3)}
-    sizes = {number: path.stat().st_size for number, path in files.items()}
-    assert samples.read_index(folder.samples, {3: sizes.pop(3)}) is None
-    indexed = samples.read_index(folder.samples, sizes)
-    assert indexed is not None
-    rows = [{"iteration": number, **row} for number in (2, 1) for row in read_samples(files[number]).to_pylist()]
-    assert indexed.to_pylist() == [{name: row[name] for name in indexed.column_names} for row in rows]
 
 
 def lose(steps: set[int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ ppo = runner(train, tiny_config)
 reward_model = runner(partial(train, preferences=labelled(30)), reward_config, "checkpoint.every=1")
 dpo = runner(partial(train, preferences=labelled(30)), dpo_config, "checkpoint.every=1")
 KINDS = pytest.mark.parametrize("run", [ppo, reward_model], ids=["ppo", "reward_model"])
-PLACES = ["samples", "samples/index", "checkpoints", "control", "control/answers", "events.jsonl", "lock"]
+PLACES = ["samples", "checkpoints", "control", "control/answers", "events.jsonl", "lock"]
 
 
 @pytest.fixture(autouse=True)
@@ -124,20 +124,6 @@ def test_links_wherever_a_run_writes_are_replaced_and_never_followed(
     written = ["config.toml", "samples/step-000002.parquet", "best.json"] if run is ppo else ["config.toml", HELD_OUT]
     assert not [name for name in written if (root / name).is_symlink()]
     assert not [path for path in (root / "checkpoints").iterdir() if path.is_symlink()]
-
-
-def test_a_link_in_the_place_of_the_samples_index_that_comes_while_a_run_trains_is_not_followed(
-    thesis: Path, tmp_path: Path
-) -> None:
-    (thesis / "step-000064.parquet").write_text("samples of another run")
-    before = tree(thesis)
-
-    def link(event: Event) -> None:
-        if isinstance(event, RunStarted):
-            (Path(event.folder) / "samples" / "index").symlink_to(thesis)
-
-    assert ppo(tmp_path, watch=link).of(RunEnded)[0].state == "done"
-    assert tree(thesis) == before
 
 
 def test_a_run_whose_whole_folder_is_reached_by_a_link_continues(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from trainer.config import Config
 from trainer.engine.branching import BranchRequest, branch_points, plan_branches
 from trainer.errors import UsageError
 from trainer.events import BranchedFrom, SettingChanged
-from trainer.runs.branch_folder import origin
+from trainer.runs.branch_folder import start_of
 from trainer.runs.checkpoint_files import write_state
 from trainer.runs.folder import RunFolder, trash_run
 from trainer.runs.listing import summary_of
@@ -92,9 +92,10 @@ def test_a_run_that_cannot_be_branched_says_why(problem: str, notice: str) -> No
 def test_details_say_where_a_run_was_branched_and_what_was_changed() -> None:
     folder = branchable()
     made = branch(folder, "ppo.kl_coef=0.1", "ppo.clip=0.3")
-    assert read_detail(made).origin == "branched from past after iteration 1, ppo.kl_coef = 0.1, ppo.clip = 0.3"
-    assert read_detail(branch(folder)).origin == "branched from past after iteration 1, without changes"
-    assert read_detail(RunFolder(folder)).origin == ""
+    lines = [detail_content(summary_of(run), None, []).plain for run in (made, branch(folder), RunFolder(folder))]
+    assert "\nbranched from past after iteration 1, ppo.kl_coef = 0.1, ppo.clip = 0.3\n" in lines[0]
+    assert "\nbranched from past after iteration 1, without changes\n" in lines[1]
+    assert "branched" not in lines[2]
 
 
 def test_the_origin_of_a_branch_is_text_whatever_it_holds() -> None:
@@ -140,8 +141,9 @@ async def test_a_branch_is_edited_in_the_config_pane_made_beside_its_run_and_tra
         assert script.received["resume"] == Path("runs/past-branch-1").resolve()
         assert script.received["config"].ppo.kl_coef == 0.1
         assert screen.config.document.get("ppo.kl_coef") == 0.1
-    made = origin(RunFolder(Path("runs/past-branch-1")))
-    assert made is not None
+    start = start_of(RunFolder(Path("runs/past-branch-1")))
+    assert start is not None
+    assert (made := start.branched_from) is not None
     assert (made.run, made.iteration, made.changes) == ("past", 1, {"ppo.kl_coef": 0.1})
     assert {path: path.read_bytes() for path in before} == before
 

@@ -29,11 +29,10 @@ from trainer.events import (
     RunStarted,
     SettingChanged,
 )
-from trainer.runs.branch_folder import origin
 from trainer.runs.checkpoint_files import checkpoints, read_best
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
-from trainer.runs.listing import list_runs
+from trainer.runs.listing import list_runs, summary_of
 
 SETTINGS = (
     "run.name=a",
@@ -99,7 +98,10 @@ def test_pairs_have_the_same_seeds_and_differ_by_the_change_alone(parent: RunFol
     assert [config.ppo.epochs for config in configs] == [1, 2, 1, 2]
     assert {config.ppo.iterations for config in configs} == {3}
     since = BranchedFrom(run="a", iteration=2, checkpoint=plan.branches[1].branched_from.checkpoint)
-    assert [origin(folder) for folder in folders] == [replace(since, changes={"ppo.epochs": 1}), since] * 2
+    assert [summary_of(folder).branched_from for folder in folders] == [
+        replace(since, changes={"ppo.epochs": 1}),
+        since,
+    ] * 2
     third = [_iteration(folder, 3) for folder in folders]
     own = _iteration(parent, 3)
     assert third[1].score_mean == own.score_mean == third[0].score_mean, "the batch is sampled before the change acts"
@@ -314,7 +316,10 @@ def test_a_branch_can_be_branched_also_where_its_run_was(parent: RunFolder) -> N
     again = plan_branches(branch, BranchRequest(at=3))
     [second] = trained(again)
     assert late(outcome(second.root), 3)["checkpoint"] == outcome(branch.root)["checkpoint"]
-    assert [start and start.run for start in (origin(branch), origin(second))] == ["a", branch.name]
+    assert [start and start.run for start in (summary_of(one).branched_from for one in (branch, second))] == [
+        "a",
+        branch.name,
+    ]
     assert plan_branches(branch, BranchRequest(at=2)).branches[0].config.ppo.kl_coef == 0.3
 
 

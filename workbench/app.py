@@ -27,7 +27,7 @@ from workbench.kit.theming import (
     ThemedApp,
     apply_themes,
     no_color,
-    own_themes,
+    read_themes,
     shipped_themes,
 )
 from workbench.opening import Opening
@@ -126,9 +126,9 @@ class WorkbenchApp(ThemedApp[str]):
             return
         path = config_dir() / "keys.toml"  # first, so that the screen shows the right keys from the start
         if path.exists():  # only then, because finding all bindings imports every widget
-            from workbench.kit.keys import known_bindings, load_keymap
+            from workbench.kit.keys import load_keymap, own_bindings
 
-            keymap, problems = load_keymap(path, known_bindings())
+            keymap, problems = load_keymap(path, own_bindings())
             self.set_keymap(keymap)
             self._problems += [f"Keys: {problem}" for problem in problems]
         await self.push_screen(self.main)
@@ -139,7 +139,7 @@ class WorkbenchApp(ThemedApp[str]):
     def _use_themes(self) -> None:
         for name in [name for name in self.available_themes if name != "textual-dark"]:  # that one is the fallback
             self.unregister_theme(name)
-        self._shipped, self._own_themes = shipped_themes(), own_themes(config_dir() / "themes")
+        self._shipped, self._own_themes = shipped_themes(), read_themes(config_dir() / "themes")
         themes, chosen = self._shipped | self._own_themes[0], self._settings.theme
         apply_themes(self, themes)
         self.theme = self._shown_theme = chosen if chosen in themes else self._default_theme
@@ -156,7 +156,7 @@ class WorkbenchApp(ThemedApp[str]):
 
     @work(group="themes", exclusive=True)
     async def _look_at_themes(self) -> None:
-        found = await asyncio.to_thread(own_themes, config_dir() / "themes")
+        found = await asyncio.to_thread(read_themes, config_dir() / "themes")
         if found != self._own_themes:
             self._own_themes = found
             themes, problems = found

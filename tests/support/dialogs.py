@@ -60,7 +60,7 @@ DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
     PromptHistoryScreen: lambda: PromptHistoryScreen(RunFolder(Path("runs/past")), SAMPLE),
     RunQuestion: lambda: RunQuestion(Plan("Start this run?", [("model", "starter")], ["wide"]), "Start run"),
     QuitScreen: lambda: QuitScreen("a run"),
-    TextPromptScreen: lambda: TextPromptScreen("Name", "", lambda _: ""),
+    TextPromptScreen: lambda: TextPromptScreen("Name", ""),
     TrustScreen: lambda: TrustScreen([Code("rewards.py", "0" * 64, "def score(): ...")]),
     UnsavedScreen: lambda: UnsavedScreen("my.toml"),
 }

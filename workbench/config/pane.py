@@ -35,7 +35,6 @@ from workbench.kit.dialog import AnswerScreen, Reply, TextPromptScreen
 from workbench.kit.drawing import CutText
 from workbench.kit.keys import with_keys
 from workbench.kit.pane import Pane
-from workbench.kit.saving import no_name
 from workbench.run.view import RunView
 from workbench.system.machine import room_for
 from workbench.text import fit_end, visible
@@ -366,7 +365,7 @@ class ConfigPane(Pane):
         source = await self.app.push_screen_wait(AnswerScreen("Open a configuration", answers))
         if source == "":
             folder = f"{path.parent}/" if path else ""
-            source = await self.app.push_screen_wait(TextPromptScreen("Open a file", folder, no_name, _unreadable))
+            source = await self.app.push_screen_wait(TextPromptScreen("Open a file", folder, submit=_unreadable))
         if source:
             self.post_message(self.OpenRequested(source.strip()))
 
@@ -390,7 +389,7 @@ class ConfigPane(Pane):
             return await self._problem_of_saving(chosen, f"{chosen} exists: choose another name")
 
         suggested = path or Path(f"my-{self.document.preset or 'run'}.toml")
-        prompt = TextPromptScreen("Save as", str(suggested), no_name, write)
+        prompt = TextPromptScreen("Save as", str(suggested), submit=write)
         return await self.app.push_screen_wait(prompt) is not None
 
     async def _problem_of_saving(self, path: Path, kept: str = "", *, overwrite: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""Commands of the palette: all actions of the screen, the application and each pane; the base of those that find more.
+"""Commands of the palette: all actions of the screen, the application and each pane.
 
 What is called like the query comes first, then what begins with it, then what contains all typed words, each ordered
 by kind. The kind that the query begins with comes before all others.
@@ -6,10 +6,9 @@ by kind. The kind that the query begins with comes before all others.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from textual import actions
@@ -20,13 +19,12 @@ from textual.screen import Screen
 
 from workbench.kit.keys import remapped
 from workbench.kit.pane import Pane
-from workbench.text import fit_start, has_words, visible
+from workbench.text import fit_start, has_words
 
 KINDS = ("action", "run", "setting", "preset", "sample", "docs")
 _STEP = 1000.0  # between two kinds; Textual's own scores, and the places within a kind, are far below it
-_WIDEST = 100  # characters of a name or a detail
 _BEFORE = 30  # characters shown before the word that was found in a text
-_MARGIN = 6  # columns beside a line of the palette, with its scroll bar
+MARGIN = 6  # columns beside a line of the palette, with its scroll bar
 
 
 class Command(NamedTuple):
@@ -84,47 +82,18 @@ class WorkbenchCommands(Provider):
 
     def _line(self, command: Command, title: Content) -> Content:
         """Return the action, what it does as far as there is room, and its key at the right end."""
-        room = max(self.app.size.width - _MARGIN - title.cell_length - cell_len(command.key) - 4, 1)
+        room = max(self.app.size.width - MARGIN - title.cell_length - cell_len(command.key) - 4, 1)
         about = set_cell_size(fit_start(command.help, room), room)
         return Content.assemble(title, "  ", (about, "not bold dim"), "  ", (command.key, "not bold"))
 
 
 class PaletteEntry(NamedTuple):
-    """A thing that a `Finder` found. name and detail: any text; control characters are shown as symbols."""
+    """A thing that a finder found. name and detail: any text; control characters are shown as symbols."""
 
     name: str
     detail: str
     open: Callable[[], object]
-
-
-class Finder(Provider):
-    """Provider of things of one kind, such as runs. Their lines begin with the kind."""
-
-    KIND: ClassVar[str]  # of KINDS
-    MOST: ClassVar[int] = 20  # lines
-
-    def at(self, pane: str, action: Callable[[], object]) -> Callable[[], object]:
-        """Return what goes to a pane, and then does `action` there."""
-
-        async def go() -> None:
-            await self.app.run_action(f"screen.show_pane({pane!r})")
-            action()
-
-        return go
-
-    @abstractmethod
-    async def find(self, words: str) -> Sequence[PaletteEntry]:
-        """Return what contains all of `words`, the best first; with none of them, everything. Reads in a thread."""
-
-    async def search(self, query: str) -> Hits:
-        width = min(self.app.size.width - _MARGIN, _WIDEST)
-        first, _, rest = query.partition(" ")
-        words = rest if first.casefold() == self.KIND else query
-        for place, found in enumerate((await self.find(words))[: self.MOST]):
-            name = fit_start(visible(found.name), width - len(self.KIND) - 1)
-            detail = fit_start(visible(found.detail), width)
-            line = Content.assemble((f"{self.KIND} ", "not bold"), name, (f"\n{detail}", "not bold dim"))
-            yield Hit(rank(self.KIND, name, query) - place, line, found.open, text=f"{self.KIND} {name}")
+    pane: str = ""  # that is shown first
 
 
 def rank(kind: str, name: str, query: str) -> float:

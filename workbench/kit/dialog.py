@@ -188,8 +188,8 @@ class AnswerScreen(Dialog[str | None]):
 class TextPromptScreen(Dialog[str | None]):
     """A prompt for a text, which is its result; None when cancelled. It stays open until the text is accepted.
 
-    check: returns why a text is not accepted, in one line, as it is typed; empty when it is. submit: uses the text, and
-    returns the same.
+    check: returns why a text that is not blank is refused, in one line, as it is typed; empty when it is not. submit:
+    uses the text, and returns the same.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -200,11 +200,12 @@ class TextPromptScreen(Dialog[str | None]):
         self,
         title: str,
         value: str,
-        check: Callable[[str], str],
+        check: Callable[[str], str] = lambda _: "",
         submit: Callable[[str], Awaitable[str]] | None = None,
     ) -> None:
         super().__init__()
-        self._title, self._value, self._check, self._submit = title, value, check, submit
+        self._title, self._value, self._submit = title, value, submit
+        self._check = lambda text: check(text) if text.strip() else "Enter a text"
         self._submitting = False
 
     def compose(self) -> ComposeResult:

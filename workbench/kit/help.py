@@ -15,9 +15,10 @@ from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import ScrollableContainer, Vertical, VerticalScroll
+from textual.screen import Screen
 from textual.widgets import Input, Markdown, Static
 
-from workbench.kit.command_provider import Finder, PaletteEntry, around
+from workbench.kit.command_provider import PaletteEntry, around
 from workbench.kit.dialog import Dialog
 from workbench.kit.drawing import scroll_bindings
 from workbench.kit.keys import keys_of, remapped, with_keys
@@ -205,20 +206,16 @@ class DocScreen(Dialog[None]):
         self.query_one(VerticalScroll).scroll_home(animate=False)
 
 
-class DocsFinder(Finder):
-    """Finder of the pages of the documentation, by their words; a page with the words as typed comes first."""
-
-    KIND: ClassVar[str] = "docs"
-
-    async def find(self, words: str) -> list[PaletteEntry]:
-        texts = {page: " ".join(text.split()) for page, text in (await asyncio.to_thread(pages)).items()}
-        found = [page for page, text in texts.items() if has_words(f"{page} {text}", words)]
-        found.sort(key=lambda page: words.casefold() not in texts[page].casefold())
-        return [
-            PaletteEntry(
-                page,
-                f"{page}.md  {around(texts[page], words)}",
-                lambda page=page: self.app.push_screen(DocScreen(page)),  # type: ignore[misc]
-            )
-            for page in found
-        ]
+async def find_pages(screen: Screen[object], words: str) -> list[PaletteEntry]:
+    """Find pages of the documentation by their words; a page with the words as typed comes first."""
+    texts = {page: " ".join(text.split()) for page, text in (await asyncio.to_thread(pages)).items()}
+    found = [page for page, text in texts.items() if has_words(f"{page} {text}", words)]
+    found.sort(key=lambda page: words.casefold() not in texts[page].casefold())
+    return [
+        PaletteEntry(
+            page,
+            f"{page}.md  {around(texts[page], words)}",
+            lambda page=page: screen.app.push_screen(DocScreen(page)),  # type: ignore[misc]
+        )
+        for page in found
+    ]

@@ -14,7 +14,6 @@ import pkgutil
 import re
 import string
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,28 +31,26 @@ _ID = re.compile(r"\{([a-z-]+\.[a-z-]+)\}")
 _ROOMS = ("config", "kit", "labelling", "log", "reward_model", "runs", "samples", "screen", "training")
 
 
-@dataclass(frozen=True)
-class KnownBinding:
-    """A binding whose keys the user may change."""
-
-    keys: tuple[str, ...]  # as shipped
-    owners: frozenset[str]  # the classes that bind it: two bindings of one class are always active together
-
-
-def load_keymap(path: Path, known: Mapping[str, KnownBinding]) -> tuple[dict[str, str], list[str]]:
+def load_keymap(path: Path, bindings: Iterable[tuple[str, Binding]]) -> tuple[dict[str, str], list[str]]:
     """Return the keys by id for `App.set_keymap`, from the file and its preset, and a line for every problem.
 
-    path: need not exist. known: every binding of the app, by id. A binding whose entry has a problem keeps its shipped
-    keys. Two bindings of one area, or of one class, never share a key unless they are shipped like that.
+    path: need not exist. bindings: all of the app, each with its class; see `own_bindings`. A binding whose entry has a
+    problem keeps its shipped keys. Two bindings of one area, or of one class, never share a key unless they are shipped
+    like that.
     """
+    shipped: dict[str, list[str]] = {}
+    owners: dict[str, set[str]] = {}
+    for owner, binding in bindings:
+        shipped.setdefault(binding.id or "", []).append(binding.key)
+        owners.setdefault(binding.id or "", set()).add(owner)
     problems: list[str] = []
     preset, own = _read(path, problems)
     _, given = _read(PRESETS / f"{preset}.toml", problems) if preset else ("", {})
-    chosen: dict[str, tuple[str, ...]] = {}
+    chosen: dict[str, list[str]] = {}
     entries = [(f"preset {preset}", name, keys) for name, keys in given.items() if name not in own]
     for source, name, keys in [*entries, *((path.name, name, keys) for name, keys in own.items())]:
-        if name not in known:
-            problems.append(f"{source}: {name} is not a binding{meant(name, known)}")
+        if name not in shipped:
+            problems.append(f"{source}: {name} is not a binding{meant(name, shipped)}")
         elif not isinstance(keys, str):
             problems.append(f'{source}: {name} = {keys!r}: write keys in quotes, like "space,p"')
         else:
@@ -61,28 +58,26 @@ def load_keymap(path: Path, known: Mapping[str, KnownBinding]) -> tuple[dict[str
                 chosen[name] = parse_keys(keys)
             except ValueError as wrong:
                 problems.append(f"{source}: {name} = {keys!r}: {wrong}")
-    while clash := _clash(chosen, known):
-        name, other, key = clash
-        problems.append(f"{path.name}: {name}: {key} is also the key of {other}: change one of them")
-        del chosen[name]
+    alike = {  # bindings that share a shipped key, such as start, pause and resume
+        name: {other for other, keys in shipped.items() if {*shipped[name]} & {*keys}} for name in chosen
+    }
+    unchecked = [*chosen]
+    while unchecked:
+        name = unchecked.pop()
+        area = name.partition(".")[0]
+        near = [other for other in shipped if other.partition(".")[0] == area or owners[other] & owners[name]]
+        taken = {key: other for other in near if other not in alike[name] for key in chosen.get(other, shipped[other])}
+        if key := next((key for key in chosen[name] if key in taken), ""):
+            problems.append(f"{path.name}: {name}: {key} is also the key of {taken[key]}: change one of them")
+            del chosen[name]
+            unchecked = [*chosen]  # another may have taken its shipped keys
     neighbours = {  # Textual unbinds a key for all that share it when one of them changes
-        other: there.keys
+        other: shipped[other]
         for name in chosen
-        for other, there in known.items()
-        if other not in chosen and known[name].owners & there.owners and set(known[name].keys) & set(there.keys)
+        for other in alike[name]
+        if other not in chosen and owners[name] & owners[other]
     }
     return {name: ",".join(keys) for name, keys in (chosen | neighbours).items()}, [*map(visible, problems)]
-
-
-def known_bindings() -> dict[str, KnownBinding]:
-    """Return every binding with an id, by id. Imports all modules that have some, so call it only to remap keys."""
-    known: dict[str, KnownBinding] = {}
-    for owner, binding in own_bindings():
-        if binding.id:
-            before = known.get(binding.id, KnownBinding((), frozenset()))
-            keys = tuple(dict.fromkeys([*before.keys, binding.key]))
-            known[binding.id] = KnownBinding(keys, before.owners | {owner})
-    return known
 
 
 def remapped(node: DOMNode) -> list[Binding]:
@@ -117,7 +112,10 @@ def with_keys(text: str, *nodes: DOMNode) -> str:
 
 
 def own_bindings() -> Iterator[tuple[str, Binding]]:
-    """Yield every binding of our widgets, screens and the app with its class; one item for each of its keys."""
+    """Yield every binding of our widgets, screens and the app with its class; one item for each of its keys.
+
+    It imports all modules that have some, so call it only to remap keys.
+    """
     names = ["workbench.app"]
     for room in _ROOMS:
         folder = Path(__file__).parent.parent / room
@@ -129,12 +127,12 @@ def own_bindings() -> Iterator[tuple[str, Binding]]:
                     yield f"{name}.{item.__qualname__}", binding
 
 
-def parse_keys(text: str) -> tuple[str, ...]:
+def parse_keys(text: str) -> list[str]:
     """Parse a list of keys such as "space,p" into Textual's names. Raises ValueError that names an unknown key."""
     keys = [part.strip() for part in text.split(",")]
     if not all(keys):
         raise ValueError('a key is missing: write one or more, like "space,p"; write a comma as comma')
-    return tuple(dict.fromkeys(map(_key, keys)))
+    return [*dict.fromkeys(map(_key, keys))]
 
 
 def _key(text: str) -> str:
@@ -167,42 +165,24 @@ def _read(path: Path, problems: list[str]) -> tuple[str, dict[str, Any]]:
     if not isinstance(keys, dict):
         problems.append(f"{path.name}: keys = {keys!r}: write it as a table, [keys]")
         keys = {}
-    return preset, dict(_flat(keys))
+    return preset, dict(flat(keys))
 
 
 def read_own(path: Path) -> tuple[dict[str, Any], str]:
     """Read a TOML file that the user has written; return its content, and why it cannot be read."""
     try:
         return read_toml(path), ""
-    except OSError as failure:
-        return {}, f"cannot be read: {failure.strerror}"
-    except UnicodeDecodeError:
-        return {}, "is not UTF-8 text"
-    except ValueError as failure:
-        return {}, f"cannot be read as TOML: {failure}"
+    except (OSError, ValueError) as failure:
+        return {}, f"cannot be read: {getattr(failure, 'strerror', None) or failure}"
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield entries by dotted name: TOML reads an unquoted `run.pause` as a table in a table."""
     for key, value in table.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _clash(chosen: dict[str, tuple[str, ...]], known: Mapping[str, KnownBinding]) -> tuple[str, str, str] | None:
-    """Return the last chosen binding that takes the key of another, that other, and the key; None without one."""
-    for name in reversed(chosen):
-        here = known[name]
-        for other, there in known.items():
-            alternatives = set(here.keys) & set(there.keys)  # such as start, pause and resume
-            related = name.partition(".")[0] == other.partition(".")[0] or here.owners & there.owners
-            if other != name and related and not alternatives:
-                for key in chosen[name]:
-                    if key in chosen.get(other, there.keys):
-                        return name, other, key
-    return None
 
 
 def meant(name: str, known: Iterable[str]) -> str:

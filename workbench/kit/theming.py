@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 import unicodedata
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -24,7 +23,7 @@ from textual.css.model import RuleSet
 from textual.filter import LineFilter
 from textual.theme import Theme
 
-from workbench.kit.keys import meant, read_own
+from workbench.kit.keys import flat, meant, read_own
 from workbench.text import typed, visible
 
 # For every widget that it styles, Textual looks up every rule of its stylesheets, by a hash computed in Python. This
@@ -64,13 +63,22 @@ _NO_COLOR_VARIABLES = {
 
 _ACCENTS = ("primary", "secondary", "accent", "success", "warning", "error")
 _BASE = (*_ACCENTS, "foreground", "background", "surface", "panel")
-TABLES = {
-    "colors": _BASE,
-    "chart": ("1", "2", "3", "4", "5", "6", "axis", "target", "missing"),
-    "heat": ("low", "mid", "high"),
-    "text": ("muted",),
-}
-"""The tables of a theme file, with their keys. The last may be left out."""
+COLORS = tuple(
+    f"{table}.{key}"
+    for table, keys in {
+        "colors": " ".join(_BASE),
+        "chart": "1 2 3 4 5 6 axis target missing",
+        "heat": "low mid high",
+        "text": "muted",
+    }.items()
+    for key in keys.split()
+)
+KEYS = ("name", "dark", *COLORS)
+"""The keys of a theme file. The last may be left out."""
+
+_PACKAGE = Path(__file__).parent.parent
+SHIPPED_THEMES = _PACKAGE / "themes" if (_PACKAGE / "themes").is_dir() else _PACKAGE.parent / "themes"
+"""Folder of the shipped themes: inside an installed package, or beside it in the source tree."""
 
 _LINE = 3.1  # contrast of borders on every ground: WCAG 2.2 asks for 3
 
@@ -106,76 +114,46 @@ def no_color() -> bool:
     return bool(os.environ.get("NO_COLOR"))
 
 
-def shipped_themes_dir() -> Path:
-    """Return the folder of the shipped themes: inside an installed package, or beside it in the source tree."""
-    package = Path(__file__).parent.parent
-    inside = package / "themes"
-    return inside if inside.is_dir() else package.parent / "themes"
-
-
 def shipped_themes() -> dict[str, Theme]:
-    """Return the shipped themes by name; a test has checked their files."""
-    files = (tomllib.loads(path.read_text(encoding="utf-8")) for path in theme_files(shipped_themes_dir()))
-    return {file["name"]: theme_of(file) for file in files}
+    """Return the shipped themes by name."""
+    return read_themes(SHIPPED_THEMES)[0]
 
 
-def own_themes(folder: Path) -> tuple[dict[str, Theme], list[str]]:
-    """Return the user's themes in `folder`, which need not exist, by name, and a line for every problem.
+def read_themes(folder: Path) -> tuple[dict[str, Theme], list[str]]:
+    """Return the themes in `folder`, which need not exist, by name, and a line for every problem.
 
-    A file with a problem is left out.
+    A file with a problem is left out. Regular files only are read: a pipe or a socket would block the reader.
     """
-    taken: dict[str, Path] = {}
-    own: dict[str, Theme] = {}
+    themes: dict[str, Theme] = {}
     problems: list[str] = []
-    for path in theme_files(folder):
+    for path in sorted(path for path in folder.glob("*.toml") if path.is_file()):
         raw, problem = read_own(path)
         found = [problem] if problem else [*theme_problems(raw)]
-        if not found and (name := raw["name"]) in taken:
-            found = [f"name = {name!r} is taken by {taken[name].name}"]
+        if not found and raw["name"] in themes:
+            found = [f"name = {raw['name']!r} is taken by another file"]
         if found:
             problems += [visible(f"{path}: {one}") for one in found]
         else:
-            taken[name], own[name] = path, theme_of(raw)
-    return own, problems
-
-
-def theme_files(folder: Path) -> list[Path]:
-    """Return the theme files in order of name. Regular files only: a pipe or a socket would block the reader."""
-    return sorted(path for path in folder.glob("*.toml") if path.is_file())
+            themes[raw["name"]] = theme_of(raw)
+    return themes, problems
 
 
 def theme_problems(raw: Mapping[str, Any]) -> Iterator[str]:
     """Yield each problem of the contents of a theme file: key, value, rule and a way out."""
-    for key in dict.fromkeys(["name", "dark", *TABLES, *raw]):
-        value = raw.get(key)
-        if key not in ("name", "dark", *TABLES):
-            yield f"unknown key {key}{meant(key, ('name', 'dark', *TABLES))}"
-        elif value is None and key != "text":
-            yield f"{key} is missing: {f'add a table [{key}]' if key in TABLES else f'add {key}'}"
-        elif key == "name" and not isinstance(value, str):
-            yield f"name = {value!r}: must be a name in quotes"
-        elif key == "name" and isinstance(value, str) and not re.fullmatch("[a-z][a-z0-9]*(-[a-z0-9]+)*", value):
-            yield f"name = {value!r}: must be small letters, digits and dashes, as in my-theme"
-        elif key == "dark" and not isinstance(value, bool):
-            yield f"dark = {value!r}: must be true or false"
-    ansi = list[str]()
-    given = 0
-    for table, keys in TABLES.items():
-        colors = raw.get(table, {})
-        if not isinstance(colors, dict):
-            yield f"{table} = {colors!r}: must be a table of colours"
-            continue
-        if table in raw:
-            yield from (f"{table}.{key} is missing: add {table}.{key}" for key in keys if key not in colors)
-        for key, color in colors.items():
-            if key not in keys:
-                yield f"unknown key {table}.{key}{meant(f'{table}.{key}', [f'{table}.{known}' for known in keys])}"
-            elif rule := _broken_rule(color):
-                yield f"{table}.{key} = {color!r}: {rule}"
-            else:
-                given += 1
-                ansi += [f"{table}.{key}"] * color.startswith("ansi_")
-    if 0 < len(ansi) < given:
+    given = dict(flat(raw))
+    colors = {key: color for key, color in given.items() if key in COLORS}
+    yield from (f"unknown key {key}{meant(key, KEYS)}" for key in given if key not in KEYS)
+    if missing := [key for key in KEYS if key not in given and key != "text.muted"]:
+        yield f"missing: {', '.join(missing)}"
+    name = given.get("name", "a")
+    if not isinstance(name, str) or not re.fullmatch("[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+        yield f'name = {name!r}: must be small letters, digits and dashes, as in "my-theme"'
+    if not isinstance(given.get("dark", True), bool):
+        yield f"dark = {given['dark']!r}: must be true or false"
+    broken = {key: rule for key, color in colors.items() if (rule := _broken_rule(color))}
+    yield from (f"{key} = {colors[key]!r}: {rule}" for key, rule in broken.items())
+    ansi = [key for key, color in colors.items() if key not in broken and color.startswith("ansi_")]
+    if 0 < len(ansi) < len(colors) - len(broken):
         yield f"{ansi[0]} is a colour of the terminal and others are not: use one kind in a file"
 
 
@@ -190,9 +168,10 @@ def _broken_rule(color: object) -> str:
         return rule + (f": did you mean {failure.suggested_color}?" if failure.suggested_color else "")
 
 
-def theme_of(file: Mapping[str, Any]) -> Theme:
+def theme_of(raw: Mapping[str, Any]) -> Theme:
     """Convert a checked file to Textual's theme, with our variables among its own."""
-    colors, dark = file["colors"], file["dark"]
+    file = dict(flat(raw))
+    colors, dark = {name: file[f"colors.{name}"] for name in _BASE}, file["dark"]
     background = colors["background"]
     is_ansi = background.startswith("ansi_")
     if is_ansi:  # the terminal's default colours are unknown and nothing can be mixed
@@ -210,7 +189,7 @@ def theme_of(file: Mapping[str, Any]) -> Theme:
     # Textual's own choices for these may be hard to read; tests check the contrast of every pair.
     variables = {
         "text-muted": muted,
-        **{f"{table}-{key}": file[table][key] for table in TABLES if table != "colors" for key in file.get(table, {})},
+        **{key.replace(".", "-"): file[key] for key in COLORS[len(_BASE) :] if key in file},
         **{f"text-{name}": colors[name] for name in _ACCENTS},
         **tints,
         "block-cursor-background": colors["primary"],
@@ -259,7 +238,7 @@ def apply_themes(app: App[Any], themes: Mapping[str, Theme]) -> None:
         app.mutate_reactive(App.theme)
 
 
-ALL_STYLES: list[str | PurePath] = [*sorted(Path(__file__).parent.parent.rglob("*.tcss"), key=lambda path: path.name)]
+ALL_STYLES: list[str | PurePath] = [*sorted(_PACKAGE.rglob("*.tcss"), key=lambda path: path.name)]
 """The stylesheets, each in the package of the widgets that it styles."""
 
 

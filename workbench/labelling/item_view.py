@@ -118,7 +118,7 @@ def differing(left: Sequence[Turn], right: Sequence[Turn]) -> tuple[list[list[Pi
     sides: tuple[list[list[Piece]], list[list[Piece]]] = ([], [])
     for one, other in zip_longest(left, right, fillvalue=Turn("", "")):
         pieces: tuple[list[Piece], list[Piece]] = ([], [])
-        for kind, text in word_diff(one.text[:LONGEST], other.text[:LONGEST]).parts:
+        for kind, text in word_diff(one.text[:LONGEST], other.text[:LONGEST]):
             if kind == "same":
                 pieces[0].append((text, "text"))
                 pieces[1].append((text, "text"))

@@ -16,8 +16,9 @@ from trainer.config.problems import located_problems
 from trainer.config.schema import DataConfig
 from trainer.data import load_prompts, shipped_sets
 from trainer.data.readers import source_rows
-from trainer.errors import TrainerError, UsageError
+from trainer.errors import TrainerError, UsageError, storage_error
 from workbench.kit.dialog import AnswerScreen, Reply, TextPromptScreen
+from workbench.kit.saving import given_path
 from workbench.text import visible
 
 _ROWS = 20  # rows of a file of prompts that are read
@@ -47,7 +48,7 @@ def questions(reward_models: Sequence[Path]) -> list[tuple[str, list[Option]]]:
         Option(
             visible(folder.name),
             "reward model trained here",
-            lambda _, folder=folder: _source({"kind": "model", "path": str(folder)}),  # type: ignore[misc]
+            lambda _, folder=folder: {"reward.sources": [{"kind": "model", "path": str(folder)}]},  # type: ignore[misc]
         )
         for folder in reward_models
     ]
@@ -76,12 +77,12 @@ def questions(reward_models: Sequence[Path]) -> list[tuple[str, list[Option]]]:
         (
             "What is rewarded?",
             [
-                Option("Cheerful words", "the sentiment lexicon, packaged", lambda _: _source("lexicon")),
+                Option("Cheerful words", "the sentiment lexicon, packaged", lambda _: {"reward.sources": ["lexicon"]}),
                 Option("A length", "responses near a number of tokens", _length, "tokens, such as 40"),
                 Option(
                     "A pattern",
                     "responses in which a regular expression is found",
-                    lambda text: _source({"kind": "regex", "pattern": text}),
+                    lambda text: _checked({"reward.sources": [{"kind": "regex", "pattern": text}]}),
                     "regular expression",
                 ),
                 *models,
@@ -93,8 +94,8 @@ def questions(reward_models: Sequence[Path]) -> list[tuple[str, list[Option]]]:
 
 def _model(text: str) -> Settings:
     """Check a folder with a model, or the form of a name on the hub, which is downloaded at the first start."""
-    path = _expanded(text)
-    if path.is_dir():
+    path = _existing(text)
+    if path is not None and path.is_dir():
         if not (path / "config.json").is_file():
             raise UsageError(f"'{text}' has no config.json: name the folder of a model")
         if not any(found for kind in _WEIGHTS for found in path.glob(kind)):
@@ -111,7 +112,7 @@ def _prompts(text: str) -> Settings:
     """
     sets = shipped_sets()
     column = "prompt"
-    if ":" in text and text not in sets and not _expanded(text).exists():
+    if ":" in text and text not in sets and _existing(text) is None:
         text, _, column = text.rpartition(":")
     if text not in sets:
         first = next(iter(source_rows(text, "train", column=column, prompt_sets=sets)), None)
@@ -133,22 +134,22 @@ def _length(text: str) -> Settings:
     """Check a number of tokens."""
     if not text.isdecimal() or len(text) > 6:
         raise UsageError(f"'{text}' is not a number of tokens: write one such as 40")
-    return _source({"kind": "length", "target": int(text)})
+    return _checked({"reward.sources": [{"kind": "length", "target": int(text)}]})
 
 
 def _function(text: str) -> Settings:
     """Check that a Python file has the function, without running it. `rewards.py` alone means its only function."""
     file, _, name = text.partition(":")
-    path = _expanded(file)
-    if not path.is_file():
+    path = _existing(file)
+    if path is None or not path.is_file():
         raise UsageError(f"no file '{file}': write it as rewards.py:score")
+    with storage_error(f"cannot read '{file}'"):
+        content = path.read_bytes()
     try:
-        tree = ast.parse(path.read_bytes(), file)
-    except (SyntaxError, ValueError) as error:
+        tree = ast.parse(content, file)
+    except (SyntaxError, ValueError, RecursionError) as error:
         line = getattr(error, "lineno", None)
         raise UsageError(f"'{file}' is not Python{f', line {line}' if line else ''}: {error}") from None
-    except (OSError, RecursionError) as error:
-        raise UsageError(f"cannot read '{file}': {error}") from None
     names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
     if not name and len(names) == 1:
         name = names[0]
@@ -156,11 +157,7 @@ def _function(text: str) -> Settings:
         found = f"it has {', '.join(names)}" if names else "it has none"
         wanted = f"'{file}' has no function '{name}'" if name else f"name a function of '{file}'"
         raise UsageError(f"{wanted}: {found}")
-    return _source(f"{file}:{name}")
-
-
-def _source(source: object) -> Settings:
-    return _checked({"reward.sources": [source]})
+    return _checked({"reward.sources": [f"{file}:{name}"]})
 
 
 def _checked(settings: Settings) -> Settings:
@@ -174,14 +171,11 @@ def _checked(settings: Settings) -> Settings:
     return settings
 
 
-def _expanded(text: str) -> Path:
-    """Return the path. Raises UsageError for one that the system refuses."""
-    try:
-        path = Path(text).expanduser()
-        path.exists()
-    except (OSError, RuntimeError, ValueError) as error:
-        raise UsageError(f"'{text}' cannot be read: {error}") from None
-    return path
+def _existing(text: str) -> Path | None:
+    """Return the path if there is something. Raises StorageError for one that the system refuses."""
+    path = given_path(text)
+    with storage_error(f"'{text}' cannot be read"):
+        return path if path.exists() else None
 
 
 async def ask_for_settings(app: App[Any], reward_models: Sequence[Path]) -> Settings | None:
@@ -201,12 +195,8 @@ async def ask_for_settings(app: App[Any], reward_models: Sequence[Path]) -> Sett
             answers.pop()
         elif (option := options[int(chosen)]).field:
             found: Settings = {}
-            prompt = TextPromptScreen(
-                f"{option.title}: {option.field}",
-                typed.get(title, ""),
-                lambda text: "" if text.strip() else "Enter a text",
-                partial(_accepted, option, found),
-            )
+            question, accept = f"{option.title}: {option.field}", partial(_accepted, option, found)
+            prompt = TextPromptScreen(question, typed.get(title, ""), submit=accept)
             if (text := await app.push_screen_wait(prompt)) is not None:
                 typed[title] = text
                 answers.append(found)

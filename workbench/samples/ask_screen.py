@@ -398,7 +398,7 @@ def request_lines(
     texts = {writer: [one.text.removeprefix(request.begun) for one in found[writer]] for writer in found}
     marked: dict[Writer, list[Piece]] = {}
     if diff and len(texts) > 1 and all(texts.values()):
-        parts = word_diff(texts["reference"][0], texts["policy"][0]).parts
+        parts = word_diff(texts["reference"][0], texts["policy"][0])
         for writer in texts:
             left_out = "new" if writer == "reference" else "gone"
             marked[writer] = [(text, "text" if kind == "same" else kind) for kind, text in parts if kind != left_out]

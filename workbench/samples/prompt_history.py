@@ -216,7 +216,7 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
         if chosen is None or base is None:
             changes.update("reading…" if self._reading else "no saved samples of this prompt")
             return
-        parts = [Part("same", chosen.completion)]
+        parts: list[Part] = [("same", chosen.completion)]
         if len(self._samples) == 1:
             about = "the only response so far" if self._reading else "the only response to this prompt"
         elif chosen is base:
@@ -224,8 +224,7 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
         else:
             about = f"compared with iteration {base.key.iteration}, sample {base.key.row + 1}"
             if self._diff:
-                parts, passed_over = word_diff(base.completion, chosen.completion)
-                about += f"; {passed_over} frequent words were not compared" if passed_over else ""
+                parts = word_diff(base.completion, chosen.completion)
         changes.update(f"{changes_line(chosen, base)}\n{about}")
         text.show(parts, from_start=chosen.key != self._shown)
         self._shown = chosen.key

@@ -3,84 +3,94 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import ClassVar
 
-from textual.command import Provider
+from textual.command import Hit, Hits, Provider
+from textual.content import Content
+from textual.screen import Screen
 
 from workbench.config.fields import search
 from workbench.config.files import sources
 from workbench.config.pane import ConfigPane
-from workbench.kit.command_provider import Finder, PaletteEntry, around
-from workbench.kit.help import DocsFinder
+from workbench.kit.command_provider import MARGIN, PaletteEntry, around, rank
+from workbench.kit.help import find_pages
 from workbench.run.run_listing import read_runs
 from workbench.runs.pane import RunsPane
 from workbench.samples.pane import SamplesPane
-from workbench.text import has_words, score_text
+from workbench.text import fit_start, has_words, score_text, visible
+
+_MOST = 20  # lines of a kind
+_WIDEST = 100  # characters of a name or a detail
 
 
-class RunFinder(Finder):
-    """Finder of the runs in the folder that the Runs pane lists."""
-
-    KIND: ClassVar[str] = "run"
-
-    async def find(self, words: str) -> list[PaletteEntry]:
-        pane = self.screen.query_one(RunsPane)
-        listing = await asyncio.to_thread(read_runs, pane.runs_dir)
-        return [
-            PaletteEntry(run.name, detail, partial(pane.post_message, RunsPane.Requested("open", run.folder.root)))
-            for run in (listing.runs if listing else ())
-            if has_words(f"{run.name} {(detail := f'{run.state}   {run.model}   {run.reward}')}", words)
-        ]
+async def find_runs(screen: Screen[object], words: str) -> list[PaletteEntry]:
+    """Find runs in the folder that the Runs pane lists."""
+    pane = screen.query_one(RunsPane)
+    listing = await asyncio.to_thread(read_runs, pane.runs_dir)
+    return [
+        PaletteEntry(run.name, detail, partial(pane.post_message, RunsPane.Requested("open", run.folder.root)))
+        for run in (listing.runs if listing else ())
+        if has_words(f"{run.name} {(detail := f'{run.state}   {run.model}   {run.reward}')}", words)
+    ]
 
 
-class SettingFinder(Finder):
-    """Finder of the settings of the configuration."""
-
-    KIND: ClassVar[str] = "setting"
-
-    async def find(self, words: str) -> list[PaletteEntry]:
-        show = self.screen.query_one(ConfigPane).focus_field
-        return [
-            PaletteEntry(field.key, field.help, self.at("config", partial(show, field.key))) for field in search(words)
-        ]
+async def find_settings(screen: Screen[object], words: str) -> list[PaletteEntry]:
+    """Find settings of the configuration."""
+    show = screen.query_one(ConfigPane).focus_field
+    return [PaletteEntry(one.key, one.help, partial(show, one.key), "config") for one in search(words)]
 
 
-class PresetFinder(Finder):
-    """Finder of the presets, while another configuration can be opened."""
-
-    KIND: ClassVar[str] = "preset"
-
-    async def find(self, words: str) -> list[PaletteEntry]:
-        pane = self.screen.query_one(ConfigPane)
-        if not pane.check_action("open", ()):
-            return []
-        return [
-            PaletteEntry(
-                preset.name,
-                preset.purpose,
-                self.at("config", partial(pane.post_message, ConfigPane.OpenRequested(preset.name))),
-            )
-            for preset in await asyncio.to_thread(sources)
-            if has_words(f"{preset.name} {preset.purpose}", words)
-        ]
+async def find_presets(screen: Screen[object], words: str) -> list[PaletteEntry]:
+    """Find presets, while another configuration can be opened."""
+    pane = screen.query_one(ConfigPane)
+    found = await asyncio.to_thread(sources) if pane.check_action("open", ()) else []
+    return [
+        PaletteEntry(name, about, partial(pane.post_message, ConfigPane.OpenRequested(name)), "config")
+        for name, about in ((preset.name, preset.purpose) for preset in found)
+        if has_words(f"{name} {about}", words)
+    ]
 
 
-class SampleFinder(Finder):
-    """Finder of the samples that the Samples pane has read."""
-
-    KIND: ClassVar[str] = "sample"
-
-    async def find(self, words: str) -> list[PaletteEntry]:
-        pane = self.screen.query_one(SamplesPane)
-        return [
-            PaletteEntry(
-                around(sample.prompt + sample.completion, words),
-                f"iteration {sample.key.iteration}, row {sample.key.row + 1}, {score_text(sample.score)}",
-                self.at("samples", partial(pane.open_sample, sample.key)),
-            )
-            for sample in await pane.find(words, self.MOST)
-        ]
+async def find_samples(screen: Screen[object], words: str) -> list[PaletteEntry]:
+    """Find samples that the Samples pane has read."""
+    pane = screen.query_one(SamplesPane)
+    return [
+        PaletteEntry(
+            around(sample.prompt + sample.completion, words),
+            f"iteration {sample.key.iteration}, row {sample.key.row + 1}, {score_text(sample.score)}",
+            partial(pane.open_sample, sample.key),
+            "samples",
+        )
+        for sample in await pane.find(words, _MOST)
+    ]
 
 
-FINDERS: tuple[type[Provider], ...] = (RunFinder, SettingFinder, PresetFinder, SampleFinder, DocsFinder)
+FINDERS: dict[str, Callable[[Screen[object], str], Awaitable[Sequence[PaletteEntry]]]] = {
+    "setting": find_settings,
+    "preset": find_presets,
+    "docs": find_pages,
+    "run": find_runs,
+    "sample": find_samples,
+}
+"""What finds things of a kind: those with all of the words, the best first. The kinds that take longest are last."""
+
+
+class Finder(Provider):
+    """Provider of settings, presets, pages of the documentation, runs and samples. Their lines begin with the kind."""
+
+    async def search(self, query: str) -> Hits:
+        width = min(self.app.size.width - MARGIN, _WIDEST)
+        first, _, rest = query.partition(" ")
+        for kind, find in FINDERS.items():
+            words = rest if first.casefold() == kind else query
+            for place, found in enumerate((await find(self.screen, words))[:_MOST]):
+                name = fit_start(visible(found.name), width - len(kind) - 1)
+                detail = fit_start(visible(found.detail), width)
+                line = Content.assemble((f"{kind} ", "not bold"), name, (f"\n{detail}", "not bold dim"))
+                yield Hit(rank(kind, name, query) - place, line, partial(self._open, found), text=f"{kind} {name}")
+
+    async def _open(self, found: PaletteEntry) -> None:
+        if found.pane:
+            await self.app.run_action(f"screen.show_pane({found.pane!r})")
+        found.open()

@@ -46,7 +46,7 @@ from workbench.runs.table import HomeFacts, RunTable
 from workbench.samples.ask_screen import AskScreen
 from workbench.samples.pane import SamplesPane
 from workbench.samples.sample_list import SampleListView
-from workbench.screen.finders import FINDERS
+from workbench.screen.finders import Finder
 from workbench.screen.home import NextRun, home_facts
 from workbench.screen.labelling_controller import LabellingController
 from workbench.screen.panes import Panes
@@ -62,7 +62,7 @@ class MainScreen(MountedWhole, Screen[None]):
     """Main screen: shows the run's events in the panes, and passes on what keys and panes request."""
 
     CSS_PATH: ClassVar = ALL_STYLES
-    COMMANDS: ClassVar = {*FINDERS}
+    COMMANDS: ClassVar = {Finder}
     AUTO_FOCUS: ClassVar[str | None] = ""  # the first pane takes the focus itself
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "ask('start')", "start", id="run.start", tooltip="Train the configuration on the screen"),

@@ -10,7 +10,7 @@ from textual.widgets import Markdown
 from waiting import until
 from workbench_app import screen_text, workbench
 
-from workbench.kit.help import DocScreen, DocsFinder, pages
+from workbench.kit.help import DocScreen, find_pages, pages
 from workbench.kit.pane import Pane
 
 
@@ -24,7 +24,7 @@ async def test_a_page_is_found_by_its_words_and_a_link_leads_to_another() -> Non
     async with workbench() as (screen, pilot):
         app = screen.app
         assert {pane.DOCS for pane in screen.query(Pane)} <= {*pages()}
-        found = await DocsFinder(screen).find("keys.toml preset")  # type: ignore[arg-type]
+        found = await find_pages(screen, "keys.toml preset")  # type: ignore[arg-type]
         assert "workbench" in [one.name for one in found]
         next(one for one in found if one.name == "workbench").open()
         await until(pilot, lambda: isinstance(app.screen, DocScreen))

@@ -274,7 +274,7 @@ def test_scores_go_from_the_oldest_to_the_newest_and_fit_the_width() -> None:
 @pytest.mark.parametrize("colorless", [False, True])
 @pytest.mark.parametrize("width", [1, 7, 30])
 def test_lines_of_a_diff_fit_the_width_and_hold_every_word(width: int, colorless: bool) -> None:
-    parts = word_diff("one two\n\nthree 日本 four", "one 2\nthree 日語 four five").parts
+    parts = word_diff("one two\n\nthree 日本 four", "one 2\nthree 日語 four five")
     lines = diff_lines(parts, width, colorless=colorless)
     assert all(cell_len(plain(line)) <= max(width, 2) for line in lines)
     shown = "".join(text for line in lines for text, kind in line if kind in ("same", "new"))
@@ -283,6 +283,6 @@ def test_lines_of_a_diff_fit_the_width_and_hold_every_word(width: int, colorless
 
 
 def test_changed_words_are_marked_and_changed_spaces_are_symbols() -> None:
-    parts = [Part("new", " a\n"), Part("same", "b"), Part("gone", " \n"), Part("new", "\n\n")]
+    parts: list[Part] = [("new", " a\n"), ("same", "b"), ("gone", " \n"), ("new", "\n\n")]
     assert [plain(line) for line in diff_lines(parts, 40)] == [" +a", "b−␣␊+␊␊", "", ""]
     assert plain(diff_lines(parts, 40, colorless=True)[0]) == " {+a+}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,9 +18,10 @@ from workbench_app import press_when_asked, settle, status, workbench
 
 from workbench.config.pane import ConfigPane
 from workbench.config.rows import ConfigRows, FieldRow
-from workbench.kit.command_provider import Finder, PaletteEntry, around
+from workbench.kit.command_provider import PaletteEntry, around
 from workbench.kit.dialog import ConfirmScreen
 from workbench.samples.pane import SamplesPane
+from workbench.screen import finders
 
 HOSTILE = "[/x] [@click=app.quit]\x1b[31m\u202eabc\nnext \\"
 
@@ -82,16 +82,13 @@ async def test_the_palette_finds_and_opens_one_of_each_kind(tmp_path: Path, monk
         assert "other" in status(screen)
 
 
-class HostileFinder(Finder):
-    KIND = "run"
-
-    async def find(self, words: str) -> Sequence[PaletteEntry]:
+async def test_a_hit_is_text_on_two_lines_and_never_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find(_: object, words: str) -> list[PaletteEntry]:
         assert words == "x y", "the kind is not one of the words"
         return [PaletteEntry(HOSTILE, HOSTILE * 50, list)]
 
-
-async def test_a_hit_is_text_on_two_lines_and_never_markup() -> None:
-    finder = HostileFinder(cast("Screen[Any]", SimpleNamespace(app=SimpleNamespace(size=Size(120, 40)))))
+    monkeypatch.setattr(finders, "FINDERS", {"run": find})
+    finder = finders.Finder(cast("Screen[Any]", SimpleNamespace(app=SimpleNamespace(size=Size(120, 40)))))
     (hit,) = [hit async for hit in finder.search("Run x y")]
     assert isinstance(hit, Hit)
     assert hit.help is None

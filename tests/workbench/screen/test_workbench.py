@@ -27,7 +27,7 @@ from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.pane import Pane
-from workbench.kit.theming import shipped_themes_dir
+from workbench.kit.theming import SHIPPED_THEMES
 from workbench.runs.pane import RunsPane
 from workbench.runs.table import RunTable
 from workbench.screen.dialogs import QuitScreen
@@ -434,7 +434,7 @@ async def test_a_run_is_stopped_only_when_the_user_agrees() -> None:
 
 async def test_a_chosen_theme_whose_file_is_broken_is_back_once_it_is_fixed(tmp_path: Path) -> None:
     (themes := config_dir() / "themes").mkdir(parents=True)
-    mine = (shipped_themes_dir() / "paper.toml").read_text().replace("paper", "mine")
+    mine = (SHIPPED_THEMES / "paper.toml").read_text().replace("paper", "mine")
     (themes / "mine.toml").write_text(mine)
     async with workbench() as (screen, _):
         screen.app.theme = "mine"

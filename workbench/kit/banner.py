@@ -91,5 +91,4 @@ class Banner(Static):
         if seconds is not None:
             self._timer = self.set_timer(seconds, self.put_away)
 
-    def on_click(self) -> None:
-        self.put_away()
+    on_click = put_away

@@ -124,19 +124,13 @@ class CursorList(SelectableLines, ScrollView, Generic[Item], can_focus=True, inh
         """Select nothing: a double click opens an item."""
 
     def on_click(self, event: events.Click) -> None:
-        if self.text_selection is not None:  # the end of a selection
-            return
-        if event.y < self.HEADER_HEIGHT:
-            self.click_header(event.x)
+        if self.text_selection is not None or event.y < self.HEADER_HEIGHT:  # the end of a selection
             return
         index = (event.y - self.HEADER_HEIGHT + self.scroll_offset.y) // self.ITEM_HEIGHT
         if index < len(self.items):
             again = index == self.cursor
             self.cursor = index
             self.click_item(event, again=again)
-
-    def click_header(self, x: int) -> None:
-        """Act on a click in column `x` of the header."""
 
     def click_item(self, event: events.Click, *, again: bool) -> None:
         """Act on a click on the item under the cursor. again: the cursor was there before."""

@@ -107,7 +107,8 @@ class ConfirmScreen(Dialog[bool]):
     ) -> None:
         super().__init__()
         self._question, self._wanted = question, wanted
-        self._detail = [detail_text(detail)] if isinstance(detail, str) else detail
+        text = Static(visible(str(detail), keep_newlines=True), markup=False, classes="detail")
+        self._detail = [text] if isinstance(detail, str) else detail
         keys = ("esc", "enter") if wanted else ("n", "y")
         self._buttons = [
             Button(button_label(keys[0], no), compact=True, id="no", action="screen.dismiss(False)"),
@@ -130,11 +131,6 @@ class ConfirmScreen(Dialog[bool]):
     def action_read(self, pages: int) -> None:
         detail = self.query(VerticalScroll).first()
         detail.scroll_relative(y=pages * max(detail.size.height - 1, 1), animate=False)
-
-
-def detail_text(text: str) -> Static:
-    """Return the widget of what a dialog says below its question."""
-    return Static(visible(text, keep_newlines=True), markup=False, classes="detail")
 
 
 def button_label(key: str, text: str) -> Content:

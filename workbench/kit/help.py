@@ -115,7 +115,6 @@ class HelpScreen(Dialog[None]):
     def on_mount(self) -> None:
         keys = keys_of(self)
         hints = [("help.search", "search"), ("help.read", "read more"), ("help.close", "close")]
-        hints = [hint for hint in hints if hint[0] != "help.read" or self._pane is not None]
         self.query_one("#help").border_subtitle = "   ".join(f"{keys[key]} {what}" for key, what in hints)
         self._show()
         self.query_one(VerticalScroll).focus()
@@ -153,13 +152,9 @@ class HelpScreen(Dialog[None]):
     def _leave_search(self) -> None:
         self.query_one(VerticalScroll).focus()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return self._pane is not None if action == "read" else True
-
     def action_read(self) -> None:
         """Show the page of the documentation about the pane, over the help."""
-        if self._pane is not None:
-            self.app.push_screen(DocScreen(self._pane.DOCS))
+        self.app.push_screen(DocScreen((self._pane or self).DOCS))
 
     def action_scroll(self, how: str) -> None:
         """Scroll the table at once. how: the name of a widget's action, such as `scroll_up` or `page_up`."""

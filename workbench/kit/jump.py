@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from textual import events
 from textual.app import App, ComposeResult
@@ -20,29 +20,7 @@ from workbench.kit.pane_strip import TopLines
 LETTERS = "asdfghjklwertyuiopzxcvbnm1234567890"  # without q, which quits
 
 
-class Target(NamedTuple):
-    """A place to jump to."""
-
-    place: Offset
-    go: Callable[[], object]
-    is_control: bool  # its letter has room around it
-
-
-def targets(screen: Screen[Any]) -> list[Target]:
-    """Return the panes of the strip, then the visible widgets that can take the focus."""
-    found = []
-    for top in screen.query(TopLines):
-        for tab, start, _ in top.places:
-            go = partial(screen.run_action, f"show_pane({tab.id!r})")
-            found.append(Target(top.region.offset + Offset(start, 0), go, is_control=False))
-    for widget in screen.focus_chain:
-        shown = screen.find_widget(widget).visible_region
-        if shown.area:
-            found.append(Target(shown.offset, partial(screen.set_focus, widget), is_control=True))
-    return found
-
-
-class JumpScreen(Dialog[Callable[[], object]]):
+class JumpScreen(Dialog[None]):
     """Overlay with a letter on each target, which goes there; the keys of the panes go to them as ever."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -52,33 +30,39 @@ class JumpScreen(Dialog[Callable[[], object]]):
     def __init__(self, below: Screen[Any]) -> None:
         super().__init__()
         self._below = below
-        self._targets = targets(below)[: len(LETTERS)]
+        self._goes: dict[str, Callable[[], object]] = {}  # by letter
 
     @classmethod
     def toggle(cls, app: App[Any]) -> None:
         """Show the letters of the screen on top, or remove them."""
         if isinstance(app.screen, cls):
             app.screen.dismiss()
-            return
-
-        def jump(go: Callable[[], object] | None) -> None:
-            if go is not None:
-                app.call_later(go)
-
-        app.push_screen(cls(app.screen), jump)
+        else:
+            app.push_screen(cls(app.screen))
 
     def compose(self) -> ComposeResult:
-        for letter, target in zip(LETTERS, self._targets, strict=False):
-            label = Static(letter, markup=False, classes=f"letter{' -control' if target.is_control else ''}")
-            label.styles.offset = target.place
+        """Put letters on the panes of the strip, then on the visible widgets that can take the focus."""
+        places = []
+        for top in self._below.query(TopLines):
+            for tab, start, _ in top.places:
+                go: Callable[[], object] = partial(self._below.run_action, f"show_pane({tab.id!r})")
+                places.append((top.region.offset + Offset(start, 0), go, "letter"))
+        for widget in self._below.focus_chain:
+            shown = self._below.find_widget(widget).visible_region
+            if shown.area:
+                places.append((shown.offset, partial(self._below.set_focus, widget), "letter -control"))
+        for letter, (place, go, classes) in zip(LETTERS, places, strict=False):
+            self._goes[letter] = go
+            label = Static(letter, markup=False, classes=classes)
+            label.styles.offset = place
             yield label
 
     def on_key(self, event: events.Key) -> None:
-        chosen = LETTERS.find(event.character or " ")
-        if 0 <= chosen < len(self._targets):
-            event.stop()
-            self.dismiss(self._targets[chosen].go)
+        go = self._goes.get(event.character or "")
         for binding in remapped(self._below):
             if binding.key == event.key and (binding.id or "").startswith("pane."):
-                event.stop()
-                self.dismiss(partial(self._below.run_action, binding.action))
+                go = partial(self._below.run_action, binding.action)
+        if go is not None:
+            event.stop()
+            self.dismiss()
+            self.app.call_later(go)

@@ -153,10 +153,11 @@ class RunTable(CursorList[RunSummary]):
         self.sorted_by = key
         self.show(self.items, self._now, self._glances, message=self._message)
 
-    def click_header(self, x: int) -> None:
+    def on_click(self, event: events.Click) -> None:
+        """Sort by the column whose heading is clicked."""
         left = _GUTTER
         for key, width in self._widths().items():
-            if left <= x < left + width:
+            if event.y == 0 and left <= event.x < left + width and self.text_selection is None:
                 self.sort_by("score" if key == "curve" else key)
                 return
             left += width + _GAP

@@ -22,7 +22,7 @@ from trainer.runs.folder import RunFolder, check_name_is_free, free_names, name_
 from trainer.runs.listing import summary_of
 from workbench.config.estimates import estimate
 from workbench.config.fields import fields_by_key, shown, toml_line
-from workbench.kit.dialog import AnswerScreen, ConfirmScreen, Reply, button_label, detail_text
+from workbench.kit.dialog import AnswerScreen, ConfirmScreen, Reply, button_label
 from workbench.run.sentences import change_words
 from workbench.system.code_trust import code_text
 from workbench.system.machine import room_for
@@ -72,7 +72,7 @@ class TrustScreen(ConfirmScreen):
         shown = [f"{visible(code.name)}\nSHA-256 {code.sha256 or 'unknown'}\n\n{code_text(code)}\n" for code in codes]
         detail = [
             VerticalScroll(*(Static(text, markup=False) for text in shown), classes="code"),
-            detail_text("It runs with all your permissions, now and in every later run that uses it."),
+            Static("It runs with all your permissions, now and in every later run that uses it.", classes="detail"),
         ]
         super().__init__("You have not trusted this version of the reward's Python code.", detail, "Trust", "Cancel")
 

@@ -1,29 +1,88 @@
-"""Displays of a headless run: a line per iteration, or JSON lines."""
+"""Displays of a headless run: a live table on a terminal, a line per iteration in a log, or JSON lines."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
 from typing import TextIO
 
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
 from trainer.errors import counted
-from trainer.events import DPOEvaluation, Event, Iteration, PhaseProgress, RewardModelStep
+from trainer.events import (
+    Alarm,
+    Alert,
+    Decision,
+    DPOEvaluation,
+    Event,
+    Iteration,
+    RewardModelStep,
+    RolledBack,
+    RunStarted,
+    SettingChanged,
+)
 from trainer.runs.listing import PPO
+from workbench.kit.glyphs import sparkline
 from workbench.run.history import kind_of, seconds
 from workbench.run.metrics import Numbers, table, training_command
 from workbench.run.run_on_disk import whole_run
-from workbench.run.sentences import in_brief, rank_texts, sentences, short_path, title
+from workbench.run.sentences import (
+    alert_text,
+    in_brief,
+    level_sign,
+    rank_texts,
+    sentences,
+    short_path,
+    title,
+    urgent_first,
+)
 from workbench.run.view import RunView
 from workbench.system import output
-from workbench.text import duration, number, visible
+from workbench.text import duration, fit_start, gigabytes, number, packed, score_text, visible
 
 _TAIL = (("speed", "tok/s", 8), ("memory", "GB", 8), ("time", "s", 9), ("left", "", 10))
-_PROGRESS = 24  # columns of the progress of a phase
+_ACCENT = "cyan"
+_STYLES = {"info": "dim", "warning": "yellow", "error": "bold yellow"}
+_BAR = 10  # columns of the phase's progress bar
+_SAMPLES = 3
+_ALERTS = 2
+_ALARMS = 3
+_RANKS = 8
+_SHOW_CURSOR = b"\x1b[?25h\n"
 
 
-class PlainDisplay:
+class Display:
+    """A display of a run's events. This one shows nothing; the others override what they show.
+
+    Every method is called on the main thread.
+    """
+
+    interval: float | None = None  # seconds between two `refresh` calls while nothing happens; None: not needed
+
+    def show(self, event: Event) -> None:
+        """Take the next event of the run; the next `refresh` may be the one that draws it."""
+
+    def notice(self, message: str) -> None:
+        """Show the user a message that is not an event."""
+
+    def refresh(self) -> None:
+        """Draw the changes since the last call."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was, and print a summary of the run."""
+
+    def restore(self) -> None:
+        """Make the terminal usable. Called in a signal handler: uses no buffers, and the process ends afterwards."""
+
+
+class PlainDisplay(Display):
     """A display with one aligned line per iteration on `stdout`, under a heading; everything else goes to stderr."""
 
     def __init__(self, stdout: TextIO) -> None:
@@ -32,12 +91,7 @@ class PlainDisplay:
         self._headed = False
 
     def show(self, event: Event) -> None:
-        """Print an event of the run."""
         self._view.take(event)
-        if isinstance(event, PhaseProgress) and sys.stderr.isatty():
-            # In place, and shorter than any line that may come after it.
-            sys.stderr.write(f"\r{visible(event.phase)[:8]:>10} {event.done}/{event.total}".ljust(_PROGRESS) + "\r")
-            sys.stderr.flush()
         for sentence in sentences(event):
             output.note(sentence)
         if isinstance(event, Iteration | RewardModelStep):
@@ -46,14 +100,16 @@ class PlainDisplay:
             self._stdout.write("\n".join([*lines, row(event, self._view), ""]))
             self._stdout.flush()
 
+    def notice(self, message: str) -> None:
+        output.note(message)
+
     def close(self) -> None:
-        """Print a summary of the run."""
         for label, text in summary(self._view):
             output.note(f"{label:<10} {text}")
 
 
-class JsonDisplay:
-    """A display that writes the events of the journal to `stdout`, one object per line.
+class JsonDisplay(Display):
+    """A display that writes the events of the journal to `stdout`, one object per line; notices go to stderr.
 
     The output is ASCII: a terminal would obey raw control or bidi characters in the model's text.
     """
@@ -62,13 +118,12 @@ class JsonDisplay:
         self._stdout = stdout
 
     def show(self, event: Event) -> None:
-        """Print an event of the run."""
         if not event.transient:
             self._stdout.write(json.dumps(event.as_dict(), allow_nan=False) + "\n")
             self._stdout.flush()
 
-    def close(self) -> None:
-        """Print nothing: the last event is the summary."""
+    def notice(self, message: str) -> None:
+        output.note(message)
 
 
 def heading(kind: str) -> str:
@@ -167,3 +222,127 @@ def _learnt(view: RunView) -> list[tuple[str, str]]:
 
 def _course(ends: tuple[float, float]) -> str:
     return f"{number(ends[0])} -> {number(ends[1])}"
+
+
+class RichDisplay(Display):
+    """A display that redraws status, metrics and samples in place on `stdout`; messages scroll away above.
+
+    It respects NO_COLOR. If `stdout` is not a terminal, it writes the last state only, without cursor codes.
+    """
+
+    interval: float | None = 0.125
+
+    def __init__(self, stdout: TextIO) -> None:
+        self._stdout = stdout
+        self._view = RunView()
+        self._notice = ""
+        self._changed = True
+        # Set here, because FORCE_COLOR would put cursor codes into files.
+        self._console = Console(file=stdout, force_terminal=stdout.isatty(), highlight=False)
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,  # `refresh` draws: another thread would compete with the trainer
+            redirect_stderr=sys.stderr.isatty(),  # not when it goes to a log file
+        )
+
+    def show(self, event: Event) -> None:
+        self._view.take(event)
+        self._changed = True
+        if not self._live.is_started:
+            self._live.start()
+        if isinstance(event, RunStarted | SettingChanged | Alarm | Decision | RolledBack):
+            for sentence in sentences(event):
+                self._console.print(Text(visible(sentence), style="dim"))
+
+    def notice(self, message: str) -> None:
+        self._notice = message
+        self._changed = True
+
+    def refresh(self) -> None:
+        if self._changed and self._live.is_started:
+            self._changed = False
+            self._live.update(dashboard(self._view, self._console.width, notice=self._notice), refresh=True)
+
+    def close(self) -> None:
+        self._notice, self._changed = "", True
+        self.refresh()
+        self._live.stop()
+        lines = summary(self._view)
+        if lines:
+            self._console.print()
+        for label, text in lines:
+            self._console.print(Text.assemble((f"{label:<11}", "dim"), visible(text)))
+
+    def restore(self) -> None:
+        if self._live.is_started and self._console.is_terminal:
+            with contextlib.suppress(OSError):
+                os.write(self._stdout.fileno(), _SHOW_CURSOR)
+
+
+def dashboard(view: RunView, width: int, *, notice: str = "") -> RenderableType:
+    """Return status, alarms, metrics, newest samples and alerts of `view` for a terminal of `width` >= 60 columns."""
+    gap = Text("  ", no_wrap=True, overflow="ellipsis")
+    status = packed(_status(view), width, 2, lambda piece: piece.cell_len)
+    parts: list[RenderableType] = [gap.join(pieces) for pieces in status]
+    for alarm in urgent_first(view.alarms)[:_ALARMS]:
+        parts += [_alert(alarm, width), Text(fit_start(f"  {visible(alarm.advice)}", width))]
+    samples = []
+    for preview in view.samples.previews[:_SAMPLES] if view.samples is not None else ():
+        prompt = Text(f"{score_text(preview.score).removeprefix('score ')}  ", no_wrap=True, overflow="ellipsis")
+        prompt.append(visible(preview.prompt), style="dim")
+        completion = Text(visible(preview.completion))
+        completion.truncate(2 * width - 4, overflow="ellipsis")
+        samples += [prompt, completion]
+    alerts = [alert for alert in view.alerts if not isinstance(alert, Alarm)][-_ALERTS:]
+    ranks = [Text(fit_start(text, width)) for text in rank_texts(view.last)[:_RANKS]]
+    sections: tuple[list[RenderableType], ...] = (
+        [_metrics(view, width)] if view.history else [],
+        [*ranks],
+        [Text(fit_start(visible(f"◇ iteration {e.iteration}: {in_brief(e)}"), width)) for e in view.newest_evaluations],
+        [*samples],
+        [_alert(alert, width) for alert in alerts],
+        [Text(visible(notice), style="bold")] if notice else [],
+    )
+    for section in filter(None, sections):
+        parts += [Text(""), *section]
+    return Group(*parts)
+
+
+def _status(view: RunView) -> list[Text]:
+    name = visible(view.started.name) if view.started else "starting"
+    pieces = [Text.assemble((name, "bold"), " ", ("●", _ACCENT), f" {view.state_text}")]
+    if view.total:
+        pieces.append(Text(f"iteration {view.iteration}/{view.total}"))
+    if view.phase is not None and not view.is_starting:
+        phase = view.phase
+        filled = round(_BAR * min(phase.done / phase.total, 1)) if phase.total > 0 else 0
+        bar = (("━" * filled, _ACCENT), ("─" * (_BAR - filled), "dim"))
+        pieces.append(Text.assemble(f"{visible(phase.phase)} ", *bar, f" {phase.done}/{phase.total}"))
+    if (last := view.last) is not None:
+        pieces.append(Text(f"{last.tokens_per_second:.0f} tok/s"))
+        pieces.append(Text(gigabytes(last.memory_bytes)))
+        pieces.append(Text(f"ETA {duration(view.seconds_left())}"))
+    return pieces
+
+
+def _metrics(view: RunView, width: int) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True, style="dim")
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(no_wrap=True, style=_ACCENT)
+    spark = max(min(width - 50, 48), 8)
+    for metric in table(view.history.kind):
+        values = [value * metric.factor for value in view.history.column(metric.field)[-spark:]]
+        change = metric.text(values[-1] - values[-2], sign=True) if len(values) > 1 else ""
+        grid.add_row(metric.label, metric.text(values[-1]), change, metric.unit, sparkline(values, spark))
+    return grid
+
+
+def _alert(alert: Alert | RolledBack, width: int) -> Text:
+    level = "info" if isinstance(alert, RolledBack) else alert.level
+    text = Text(f"{level_sign(level)} iteration {alert.iteration}: {visible(alert_text(alert))}")
+    text.stylize(_STYLES.get(level, _STYLES["warning"]))
+    text.truncate(2 * width - 4, overflow="ellipsis")
+    return text

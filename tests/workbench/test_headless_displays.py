@@ -1,4 +1,4 @@
-"""Output of a headless run, as JSON and as lines; never controlled by model text."""
+"""Output of a headless run, as JSON, as lines and as a live table; never controlled by model text."""
 
 from __future__ import annotations
 
@@ -10,19 +10,29 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from run_kinds_helper import other_run
 from scripted_run import alarm, done, ended, evaluation, iteration, samples, started
-from views import view_of
+from views import drawn, view_of
 
 from trainer.engine.control import Control
 from trainer.events import Alert, Decision, Event, PhaseProgress, RolledBack, StateChanged
 from trainer.runs.journal import Journal, event_in
-from workbench.headless import JsonDisplay, PlainDisplay, heading, row, summary
+from workbench.cli.train import choose_display
+from workbench.headless import JsonDisplay, PlainDisplay, RichDisplay, heading, row, summary
 from workbench.run.metrics import table
 from workbench.run.sentences import sentences
+from workbench.run.view import RunView
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\rb\x08c\u202ed\x9b31me\ud800f[bold]g[/x]\nh"
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class Terminal(io.StringIO):
+    """Stream that claims to be a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def play(show: Callable[[Event], None], events: list[Event]) -> None:
@@ -100,13 +110,6 @@ def test_plain_writes_one_heading_and_a_line_an_iteration_to_stdout_and_the_rest
     reported = capsys.readouterr().err.splitlines()
     assert all(line.startswith("ppo-workbench: ") for line in reported)
     assert any("iteration 12: checkpoint checkpoints/step-000012" in line for line in reported)
-
-
-def test_on_a_terminal_the_phase_is_shown_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stderr", terminal := io.StringIO())
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
-    PlainDisplay(io.StringIO()).show(PhaseProgress(iteration=3, phase="\x1bupdate", done=1, total=4))
-    assert terminal.getvalue() == "\r   ␛update 1/4         \r"
 
 
 @pytest.mark.parametrize("size", [1815.0, -1815.0, 1e6, 1e12, -1e300])
@@ -190,7 +193,10 @@ def test_the_summary_compares_the_first_five_iterations_with_the_last_five() -> 
     assert lines["inspect"] == "ppo-workbench runs --dir runs"
 
 
-def test_the_summary_of_a_resumed_run_is_of_all_its_iterations(tmp_path: Path) -> None:
+@pytest.mark.parametrize("display", ["plain", "rich"])
+def test_the_summary_of_a_resumed_run_is_of_all_its_iterations(
+    display: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     scores = [0.1 * n for n in range(1, 31)]
     before = [started(folder=str(tmp_path), iterations=20), *(iteration(n, score_mean=9.0) for n in range(1, 23))]
     before[1:11] = [iteration(n, score_mean=scores[n - 1]) for n in range(1, 11)]
@@ -199,10 +205,14 @@ def test_the_summary_of_a_resumed_run_is_of_all_its_iterations(tmp_path: Path) -
         *(iteration(n, score_mean=scores[n - 1]) for n in range(11, 31)),
         ended("done", 30),
     ]
-    journal = Journal(tmp_path / "events.jsonl")
+    journal, out = Journal(tmp_path / "events.jsonl"), io.StringIO()
     play(journal.emit, [*before, *rest])
     journal.close()
-    assert dict(summary(view_of(*rest)))["score"] == "0.300 -> 2.800 (+2.500), first and last five iterations"
+    shown = choose_display(display, out)
+    play(shown.show, rest)
+    shown.close()
+    reported = out.getvalue() + capsys.readouterr().err
+    assert "0.300 -> 2.800 (+2.500), first and last five iterations" in reported
 
 
 def test_the_summary_of_a_resumed_run_without_its_journal_is_of_what_was_seen(tmp_path: Path) -> None:
@@ -233,3 +243,128 @@ def test_the_summary_says_how_to_continue_a_stopped_run_and_a_finished_one() -> 
 def test_without_a_checkpoint_the_summary_offers_no_resumption_and_without_a_run_it_is_empty() -> None:
     assert "resume" not in dict(summary(view_of(started(), ended("failed", 0))))
     assert summary(view_of(StateChanged(state="loading"))) == []
+
+
+# rich
+
+
+def busy_view() -> RunView:
+    progress = PhaseProgress(iteration=3, phase="update", done=1, total=4)
+    alert = Alert(iteration=2, level="warning", code="x", message="look [bold]here[/x]")
+    texts = samples(2, ("The concert last night", " was a triumph!"), ("你好" * 60, HOSTILE * 20))
+    return view_of(started(), StateChanged(state="training"), iteration(1), iteration(2), texts, alert, progress)
+
+
+def test_the_status_shows_run_state_iteration_phase_speed_memory_and_remaining_time() -> None:
+    shown = drawn(busy_view(), 130).splitlines()[0]
+    for part in (
+        "quickstart-0001 ● training",
+        "iteration 2/12",
+        "update ━━─",
+        "1/4",
+        "142 tok/s",
+        "1.6 GB",
+        "ETA 3m 40s",
+    ):
+        assert part in shown
+    assert "starting ● loading the model" in drawn(view_of(StateChanged(state="loading")))
+
+
+def test_a_metric_shows_its_last_value_its_change_its_unit_and_its_course() -> None:
+    line = next(line for line in drawn(busy_view()).splitlines() if line.startswith("KL"))
+    assert line.split() == ["KL", "1.00", "+0.50", "nats/seq", "▁█"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost_on_a_narrow_one(width: int) -> None:
+    shown = drawn(busy_view(), width)
+    assert max(cell_len(line) for line in shown.splitlines()) <= width
+    for part in ("ETA", "1.6 GB", "expl. variance", "tokens", "The concert last night", "look"):
+        assert part in shown
+
+
+def test_model_text_is_neither_markup_nor_obeyed() -> None:
+    shown = drawn(busy_view())
+    assert "␛]0;owned␇␛[2J␍b␈c" in shown
+    assert "[bold]g[/x]␊h" in shown
+    assert "look [bold]here[/x]" in shown
+    assert not CONTROL.search(shown)
+
+
+def test_active_alarms_are_drawn_with_their_advice_and_other_alerts_below() -> None:
+    view = busy_view()
+    play(view.take, [alarm(2, message=HOSTILE, advice=HOSTILE), decided("continue")])
+    shown = drawn(view).splitlines()
+    first = next(number for number, line in enumerate(shown) if line.startswith("⚠ iteration 2: KL high: a␛]0;"))
+    assert shown[first + 1].startswith("  a␛]0;owned␇")
+    assert first < next(number for number, line in enumerate(shown) if line.startswith("score"))
+    assert "⚠ iteration 9: the score fell" in shown
+    assert not CONTROL.search("\n".join(shown))
+    view.take(RolledBack(iteration=9, to=4, reason=HOSTILE))
+    shown = drawn(view).splitlines()
+    assert not any("KL high" in line for line in shown)
+    assert any(line.startswith("· iteration 9: rolled back to iteration 4: a␛]0;") for line in shown)
+
+
+def test_decisions_and_alarms_stay_above_the_table() -> None:
+    shown = shown_on(io.StringIO(), [*whole_run()[:-1], alarm(12), decided("stop"), ended()])
+    for part in ("warning: KL high: the KL is 24.1", "advice: Raise kl_coef.", "decision to stop: the score fell"):
+        assert part in shown
+
+
+def shown_on(stream: io.StringIO, events: list[Event]) -> str:
+    display = RichDisplay(stream)
+    for event in events:
+        display.show(event)
+        display.refresh()
+    display.notice("SIGINT: saving a checkpoint")
+    display.refresh()
+    display.close()
+    return stream.getvalue()
+
+
+def test_on_a_terminal_the_cursor_is_hidden_meanwhile_and_restored() -> None:
+    shown = shown_on(Terminal(), whole_run())
+    assert shown.index("\x1b[?25l") < shown.rindex("\x1b[?25h")
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
+    assert "SIGINT: saving a checkpoint" in shown
+    assert "first and last five" in shown
+
+
+def test_where_there_is_no_terminal_no_escape_sequence_is_written_even_if_colour_is_forced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    shown = shown_on(io.StringIO(), whole_run())
+    assert "\x1b" not in shown
+    assert shown.count("iteration 12/12") == 1
+    assert "first and last five" in shown
+
+
+def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    coloured = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|9[0-7])[;m]")
+    assert coloured.search(shown_on(Terminal(), whole_run()))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not coloured.search(shown_on(Terminal(), whole_run()))
+
+
+# the choice
+
+
+@pytest.mark.parametrize(
+    ("name", "stream", "term", "display"),
+    [
+        (None, Terminal(), "xterm", RichDisplay),
+        (None, Terminal(), "dumb", PlainDisplay),
+        (None, io.StringIO(), "xterm", PlainDisplay),
+        ("json", Terminal(), "xterm", JsonDisplay),
+        ("plain", Terminal(), "xterm", PlainDisplay),
+        ("rich", io.StringIO(), "xterm", RichDisplay),
+    ],
+)
+def test_the_display_is_the_named_one_or_fits_the_output(
+    name: str | None, stream: io.StringIO, term: str, display: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    assert type(choose_display(name, stream)) is display

@@ -36,7 +36,7 @@ from trainer.runs.folder import RunFolder, create_run, open_run
 from trainer.runs.listing import RunSummary, summary_of
 from workbench.cli.config import runs_dir
 from workbench.cli.parser import add, compare_command, dir_override, whole_number
-from workbench.cli.train import headless
+from workbench.cli.train import choose_display, headless
 from workbench.run.threads import TrainingThread
 from workbench.system import output
 from workbench.system.children import LOG, continue_headless, last_error, with_share_of_cores
@@ -408,7 +408,7 @@ def _train_branch(folder: RunFolder, display: str | None, *, accept_data: bool) 
         return 0
     try:
         thread = TrainingThread(load_config(folder.config), resume=folder.root, accept_data=accept_data)
-        return headless(thread, display)[0]
+        return headless(thread, choose_display(display))[0]
     except TrainerError as error:
         output.error(f"{folder.name}: {error}")
         return error.exit_code

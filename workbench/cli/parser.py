@@ -92,8 +92,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--set": {"metavar": "KEY=VALUE", "action": "append", "help": "change one setting, as in ppo.kl_coef=0.1"},
     "--name": {"metavar": "NAME"},
     "--display": {
-        "choices": ("plain", "json"),
-        "help": "output while it trains without the screen: lines (the default), or events as JSON",
+        "choices": ("rich", "plain", "json"),
+        "help": "output while it trains without the screen (default: rich on a terminal, plain elsewhere)",
     },
     "--resume": {"metavar": "RUN", "help": "resume a run: its folder or name"},
     "--accept-data": {

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import errno
+import os
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from trainer.config import SCHEMAS, AnyConfig, Config
 from trainer.config.dpo import DPOConfig
@@ -20,7 +22,7 @@ from trainer.events import RunStarted
 from trainer.runs.listing import is_complete, summary_of
 from workbench.cli.config import asked_run
 from workbench.cli.parser import add, add_preference_training
-from workbench.headless import JsonDisplay, PlainDisplay
+from workbench.headless import Display, JsonDisplay, PlainDisplay, RichDisplay
 from workbench.run.threads import TrainingThread
 from workbench.system import output
 from workbench.system.code_trust import is_given, require_trust
@@ -62,7 +64,7 @@ def train(args: argparse.Namespace, schema: type[AnyConfig] = Config, *, notice:
     preset = args.config if schema is Config else args.config_given or ""  # what a new run is named after
     resume = None if folder is None else folder.root
     thread = TrainingThread(config, resume=resume, preset=str(preset), accept_data=args.accept_data)
-    return headless(thread, args.display)
+    return headless(thread, choose_display(args.display))
 
 
 def _follow() -> int:
@@ -80,25 +82,31 @@ def _follow() -> int:
     return 0
 
 
-def headless(thread: TrainingThread, display: str | None) -> tuple[int, Path | None]:
-    """Show the run of `thread`, and handle signals; return the exit code and the run's folder.
+def choose_display(name: str | None, stdout: TextIO | None = None) -> Display:
+    """Return the display called `name`; without a name, `rich` on a terminal and `plain` elsewhere."""
+    stdout = stdout or sys.stdout
+    if name is None:
+        name = "rich" if stdout.isatty() and os.environ.get("TERM") != "dumb" else "plain"
+    return {"rich": RichDisplay, "plain": PlainDisplay, "json": JsonDisplay}[name](stdout)
 
-    display: json, or else plain lines. The run is stopped when the reader of its output goes away.
+
+def headless(thread: TrainingThread, display: Display) -> tuple[int, Path | None]:
+    """Show the run of `thread` on `display`, and handle signals; return the exit code and the run's folder.
+
+    The run is stopped when the display's reader goes away.
     """
-    shown: JsonDisplay | PlainDisplay | None  # None once nobody reads it
-    shown = JsonDisplay(sys.stdout) if display == "json" else PlainDisplay(sys.stdout)
     folder: Path | None = None
     noticed = False
 
     @contextmanager
     def reader_may_go() -> Iterator[None]:
-        nonlocal shown
+        nonlocal display
         try:
             yield
         except OSError as problem:
             if problem.errno not in _READER_GONE:
                 raise StorageError(f"cannot write to the output: {problem.strerror}: redirect it") from None
-            shown = None
+            display = Display()
             output.discard_stdout()
             thread.stop("the reader of the output went away")
 
@@ -107,25 +115,24 @@ def headless(thread: TrainingThread, display: str | None) -> tuple[int, Path | N
         # mlx.launch sends it when another rank is lost. The run ends by itself then, with its own exit code.
         signal.signal(signal.SIGTERM, lambda *_: None)
     try:
-        with stop_on_signals(thread.stop), thread:
+        with stop_on_signals(thread.stop, lambda: display.restore()), thread:
             try:
                 while not (thread.finished or thread.stuck):
-                    events = thread.take(_STOPPING_SECONDS if noticed else None)
+                    events = thread.take(_STOPPING_SECONDS if noticed else display.interval)
                     with reader_may_go():
                         for event in events:
                             if isinstance(event, RunStarted):
                                 folder = Path(event.folder)
-                            if shown is not None:
-                                shown.show(event)
+                            display.show(event)
                         if thread.stop_reason and not noticed:
                             noticed = True
-                            if shown is not None:
-                                how = "saving a checkpoint; Ctrl+C ends at once without one"
-                                output.note(f"{thread.stop_reason}: {how}")
+                            display.notice(
+                                f"{thread.stop_reason}: saving a checkpoint; Ctrl+C ends at once without one"
+                            )
+                        display.refresh()
             finally:
                 with reader_may_go():
-                    if shown is not None:
-                        shown.close()
+                    display.close()
             if thread.stuck:
                 output.note("the run had not begun, and nothing of it is kept")
                 leave_now()

@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Open the workbench as the command line says and return the exit code. Raises TrainerError.
 
-    Where it cannot be shown, a run that the command line names is trained without it.
+    Where it cannot be shown, a run that the command line names is trained with the plain display.
     """
     if reason := _no_screen():
         if args.config_given is None and args.resume is None:
@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"{reason}; to train here without it: {output.PROGRAM} --no-ui")
         from workbench.cli import train
 
-        return train.train(args, notice=f"{reason}; training without it")[0]
+        args.display = args.display or "plain"
+        return train.train(args, notice=f"{reason}; training with the plain display")[0]
     return open_workbench(opening(args))
 
 

@@ -6,6 +6,7 @@ Reading changes nothing: neither the run nor what a link in it leads to.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ import pytest
 from dpo_helper import dpo_config
 from fuzzing import damaged, outcome, randoms, within
 from preference_samples import reward_config
+from rich.console import Console
 from runs_helper import record, tiny_config
 
 from trainer.config import Config
@@ -36,7 +38,7 @@ from trainer.runs.journal import read_journal
 from workbench.cli.main import main
 from workbench.compare.settings import compare_runs
 from workbench.config.document import ConfigDocument
-from workbench.headless import summary
+from workbench.headless import dashboard, summary
 from workbench.kit.pane_strip import status_pieces
 from workbench.run.run_listing import read_runs
 from workbench.run.run_on_disk import RunOnDisk, whole_run
@@ -161,7 +163,7 @@ def _use(run: Path, elsewhere: Path, random: Random) -> None:
 
 def _draw(events: Sequence[Event]) -> None:
     """Show the events as `watch` and the headless displays do."""
-    view = RunView()
+    view, console = RunView(), Console(file=io.StringIO(), width=80, force_terminal=True)
     for event in events:
         view.take(event)
         assert all(isinstance(line, str) for line in sentences(event))
@@ -170,6 +172,7 @@ def _draw(events: Sequence[Event]) -> None:
     assert status_pieces(view)
     timeline(view.marks, 60)
     summary(view)
+    console.print(dashboard(view, 80))
 
 
 def _harm(run: Path, random: Random) -> str:

@@ -112,7 +112,7 @@ def test_where_no_screen_can_be_shown_the_way_out_is_said(terminals: list[Termin
     assert b"\x1b[?1049h" not in terminal.raw
 
 
-def test_without_a_terminal_a_named_run_is_trained_without_the_screen(
+def test_without_a_terminal_a_named_run_is_trained_with_the_plain_display(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained = []
@@ -123,7 +123,7 @@ def test_without_a_terminal_a_named_run_is_trained_without_the_screen(
 
     monkeypatch.setattr("workbench.cli.train.train", train)
     assert main(["--config", "tiny"]) == 0
-    assert trained == [("tiny", None, "the workbench needs a terminal; training without it")]
+    assert trained == [("tiny", "plain", "the workbench needs a terminal; training with the plain display")]
     assert main([]) == 2, "nothing was asked for"
     assert len(trained) == 1
     assert "ppo-workbench --no-ui" in capsys.readouterr().err

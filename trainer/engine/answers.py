@@ -24,7 +24,7 @@ from trainer.models.trunk import vocabulary_size
 from trainer.policy_checkpoint import Snapshot, load_checkpoint
 from trainer.ppo.steps import add_kl_to_sa_pairs, add_policy_logprobs_and_values
 from trainer.questions import Answer, Question, QuestionDroppedError, WrittenResponse
-from trainer.rewards import RewardInput, RewardResult, TrainerState, Trust, build_run_rewards
+from trainer.rewards import RewardInput, RewardResult, TrainerState, Trust, build_rewards
 from trainer.rewards.code import trust_none
 from trainer.rollout.generation import Response, generate_responses, lay_out
 from trainer.rollout.token_texts import TokenTexts
@@ -208,7 +208,13 @@ class SavedPolicy:
         self._actor = ActorCriticLLM(self._model.backbone, self._config.model, key=key)
         self._reward_problem = ""
         try:
-            self._rewards = build_run_rewards(self._config, self._model, trust=trust)
+            self._rewards = build_rewards(
+                self._config.reward,
+                backbone=self._model,
+                max_new_tokens=self._config.rollout.max_new_tokens,
+                micro_batch_tokens=self._config.optim.micro_batch_tokens,
+                trust=trust,
+            )
         except UntrustedCodeError as error:
             self._reward_problem = f"not scored: {error}"
         except RewardError as error:  # a function that was moved away, say: the policy can still write

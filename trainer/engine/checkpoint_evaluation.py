@@ -35,7 +35,7 @@ from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.pairs.comparisons import load_preferences, policy_comparisons
 from trainer.policy_checkpoint import Snapshot, load_checkpoint
 from trainer.ppo.loop import PPO
-from trainer.rewards import Trust, build_run_rewards, load_functions
+from trainer.rewards import Trust, build_rewards, load_functions
 from trainer.rewards.code import trust_none
 from trainer.rewards.model_reward import with_checkpoints
 from trainer.runs.folder import RunFolder, read_config
@@ -182,7 +182,15 @@ def _restored(
     config, c = run.config, run.config.run
     if options.seed is not None:
         config = config.model_copy(update={"run": c.model_copy(update={"seed": options.seed})})
-    rewards = build_run_rewards(config, run.model, trust=trust, modules=run.functions, columns=run.columns)
+    rewards = build_rewards(
+        config.reward,
+        backbone=run.model,
+        max_new_tokens=config.rollout.max_new_tokens,
+        micro_batch_tokens=config.optim.micro_batch_tokens,
+        trust=trust,
+        modules=run.functions,
+        columns=run.columns,
+    )
     if snapshot.has_statistics_of(config.reward):  # DPO has none
         rewards.restore(snapshot.rewards)
     ppo = PPO(config, actor, run.model.tokenizer, [], rewards, report=emit)

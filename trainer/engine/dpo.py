@@ -24,7 +24,7 @@ from trainer.policy_checkpoint import Snapshot
 from trainer.ppo.loop import PPO
 from trainer.preferences.records import Preference
 from trainer.reward_model.pair_evaluation import length_slope_of
-from trainer.rewards import Rewards, build_run_rewards, load_functions
+from trainer.rewards import Rewards, build_rewards, load_functions
 from trainer.rewards.model_reward import keep_models
 from trainer.runs.folder import RunFolder
 
@@ -61,9 +61,11 @@ class DPO(StepTraining):
         rewards: Rewards | None = None
         if config.reward.sources:
             with self.ranks.all_or_none(ends=True):
-                rewards = build_run_rewards(
-                    config,
-                    self.model,
+                rewards = build_rewards(
+                    config.reward,
+                    backbone=self.model,
+                    max_new_tokens=config.rollout.max_new_tokens,
+                    micro_batch_tokens=config.optim.micro_batch_tokens,
                     trust=self._trust,
                     between_passes=self.hooks.check,
                     modules=self._functions,

@@ -33,7 +33,7 @@ from trainer.policy_checkpoint import (
 )
 from trainer.ppo.loop import PPO, IterationResult
 from trainer.questions import Answer, Question
-from trainer.rewards import Rewards, build_run_rewards, load_functions
+from trainer.rewards import Rewards, build_rewards, load_functions
 from trainer.rewards.model_reward import keep_models
 from trainer.rollout.token_texts import TokenTexts
 from trainer.runs.checkpoint_files import newest_checkpoint
@@ -103,9 +103,11 @@ class PPOTraining(Trainable):
 
     def build_rewards(self, config: Config, modules: dict[str, ModuleType] | None = None) -> Rewards:
         """Build the rewards of `config`. modules: as for `build_rewards`. Raises RewardError."""
-        return build_run_rewards(
-            config,
-            self.model,
+        return build_rewards(
+            config.reward,
+            backbone=self.model,
+            max_new_tokens=config.rollout.max_new_tokens,
+            micro_batch_tokens=config.optim.micro_batch_tokens,
             trust=self._trust,
             between_passes=lambda: self._check(),
             modules=modules,

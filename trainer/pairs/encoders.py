@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from trainer.config.dpo import DPODataConfig
@@ -11,8 +11,6 @@ from trainer.data import Prompt, PromptRow, last_tokens, render_prompt
 from trainer.data.encoding import COLUMNS, NO_COLUMNS
 from trainer.errors import DataError
 from trainer.preferences.records import Text, answered, as_messages
-
-_AS_IT_IS = PreferenceDataConfig()  # leaves a text without a chat template
 
 
 def start_of(length: int, completion: int) -> int:
@@ -71,9 +69,9 @@ class Encoder:
             if prompt:
                 start = self._rendered(row).tokens
             elif not self._for_policy:
-                tokens = self._plain(completion)
-                if not tokens:
+                if not completion:
                     raise DataError(f"{place} has neither a prompt nor a completion")
+                tokens = render_prompt(row._replace(prompt=completion), self._tokenizer, self._config).tokens
                 return self._limited(tokens, len(tokens))
             elif begin is None:
                 raise DataError(
@@ -102,16 +100,6 @@ class Encoder:
         found = self._limited([*start, *written], len(written))
         return found._replace(completion=min(len(written), len(found.tokens) - 1)) if self._for_policy else found
 
-    def text(self, text: str) -> list[int]:
-        """Encode a whole text, prompt and completion in one, as it is."""
-        return self._limited(self._plain(text), 0).tokens
-
-    def tokens(self, tokens: Sequence[int]) -> list[int]:
-        """Return tokens of a policy with this tokenizer, without end tokens at their end."""
-        ends = self._tokenizer.eos_token_ids
-        end = next((place for place in range(len(tokens), 1, -1) if tokens[place - 1] not in ends), 1)
-        return self._limited(list(tokens[:end]), 0).tokens
-
     def _rendered(self, row: PromptRow, *, keep: bool = True) -> Prompt:
         options = [row.columns.get(name) for name in COLUMNS]
         # The completions of one prompt follow each other.
@@ -121,11 +109,6 @@ class Encoder:
         if keep:
             self._last = row.prompt, options, rendered
         return rendered
-
-    def _plain(self, text: str) -> list[int]:
-        if not text:
-            return []
-        return render_prompt(PromptRow(0, text, {}), self._tokenizer, _AS_IT_IS).tokens
 
     def _limited(self, tokens: list[int], completion: int) -> Sequenced:
         limit = self._config.max_tokens

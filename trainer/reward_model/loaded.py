@@ -64,26 +64,13 @@ class LoadedRewardModel:
 
     def score(
         self,
-        sequences: Sequence[str] | Sequence[Sequence[int]] | Sequence[Sequenced],
+        sequences: Sequence[Sequenced],
         *,
         micro_batch_tokens: int = _MICRO_BATCH_TOKENS,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> list[float]:
-        """Score sequences of prompt and completion; mean 0 and deviation 1 on the reference samples.
-
-        sequences: what `encode` returns; or texts as they are, or tokens of this model's tokenizer, without their last
-        end tokens, all of which count as completion. Only the last max_tokens of each are read. An empty sequence
-        raises ValueError.
-        """
-        found = []
-        for one in sequences:
-            given = one.tokens if isinstance(one, Sequenced) else one
-            kept = self.encoder.text(given) if isinstance(given, str) else self.encoder.tokens(given)
-            count = one.completion - (len(given) - len(kept)) if isinstance(one, Sequenced) else len(kept)
-            found.append(Sequenced(kept, count, is_cut=False))
-        tokens, starts = [one.tokens for one in found], [one.start for one in found]
-        if not all(tokens):
-            raise ValueError(f"sequence {[len(one) for one in tokens].index(0)} has no tokens")
+        """Score what `encode` returned; mean 0 and deviation 1 on the reference samples."""
+        tokens, starts = [one.tokens for one in sequences], [one.start for one in sequences]
         scores = score_sequences(self.model.scores, tokens, micro_batch_tokens, progress, starts)
         scale = self.model.scale
         return [float(score) for score in (scores - scale.mean) / scale.std]

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, assert_never
 
-from trainer.config import Config
-from trainer.config.dpo import DPOConfig
 from trainer.config.reward_sources import AnySource, LengthSource, LexiconSource, ModelSource, PythonSource, RegexSource
 from trainer.config.schema import RewardConfig
 from trainer.reward_types import RewardInput, RewardResult, RewardSource, SourceScores, TrainerState
@@ -22,11 +20,8 @@ if TYPE_CHECKING:
     from trainer.models.backbone import LoadedModel
 
 __all__ = [
-    "LengthReward",
-    "LexiconReward",
     "Overlong",
     "PythonReward",
-    "RegexReward",
     "RewardInput",
     "RewardResult",
     "RewardSource",
@@ -36,62 +31,21 @@ __all__ = [
     "Trust",
     "WeightedSource",
     "build_rewards",
-    "build_run_rewards",
     "load_functions",
     "trust_all",
 ]
 
 
 @dataclass(slots=True)
-class LengthReward:
-    """Score -d / (d + tolerance) with d = |number of completion ids - target|: 0 to -1, -0.5 at d = tolerance.
+class EachReward:
+    """A source that scores each completion by itself."""
 
-    It is smooth away from the target and never flat, so that the policy learns from responses of any length.
-    """
-
-    target: int
-    tolerance: int
-    name: str = "length"
+    name: str
+    score: Callable[[RewardInput], float]
 
     def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
-        """Return one score per sequence, above -1 and at most 0."""
-        distances = [abs(len(row.completion_ids) - self.target) for row in batch]
-        return SourceScores([-distance / (distance + self.tolerance) for distance in distances])
-
-
-class RegexReward:
-    """Score 1 if the pattern is found in the completion, else 0; with `count`, the number of its matches."""
-
-    name = "regex"
-
-    def __init__(self, pattern: str, *, count: bool = False, ignore_case: bool = False) -> None:
-        self.pattern = re.compile(pattern, re.IGNORECASE if ignore_case else re.NOFLAG)
-        self.count = count
-
-    def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
-        """Return one score per sequence, 0 or more."""
-        texts = [row.completion for row in batch]
-        if self.count:
-            return SourceScores([float(sum(1 for _ in self.pattern.finditer(text))) for text in texts])
-        return SourceScores([float(self.pattern.search(text) is not None) for text in texts])
-
-
-class LexiconReward:
-    """VADER's compound score of the completion alone: -1 (sad) to 1 (cheerful).
-
-    Hutto and Gilbert 2014, VADER: A Parsimonious Rule-based Model for Sentiment Analysis of Social Media Text
-    """
-
-    name = "lexicon"
-
-    def __init__(self) -> None:
-        from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
-
-        self._analyzer = SentimentIntensityAnalyzer()
-
-    def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
-        """Return one score per sequence, -1 to 1; 0 for an empty completion."""
-        return SourceScores([float(self._analyzer.polarity_scores(row.completion)["compound"]) for row in batch])
+        """Return one score per sequence."""
+        return SourceScores([float(self.score(row)) for row in batch])
 
 
 def build_rewards(
@@ -131,11 +85,25 @@ def build_rewards(
             case PythonSource():
                 return PythonReward(source.path, modules, trust, columns)
             case LexiconSource():
-                return LexiconReward()
-            case LengthSource():
-                return LengthReward(source.target, source.tolerance)
+                from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
+
+                # -1 (sad) to 1 (cheerful). Hutto and Gilbert 2014, VADER: A Parsimonious Rule-based Model for Sentiment
+                # Analysis of Social Media Text.
+                polarity = SentimentIntensityAnalyzer().polarity_scores
+                return EachReward("lexicon", lambda row: polarity(row.completion)["compound"])
+            case LengthSource(target=target, tolerance=tolerance):
+                # 0 to -1, -0.5 at the tolerance. It is smooth away from the target and never flat, so that the policy
+                # learns from responses of any length.
+                def score(row: RewardInput) -> float:
+                    distance = abs(len(row.completion_ids) - target)
+                    return -distance / (distance + tolerance)
+
+                return EachReward("length", score)
             case RegexSource():
-                return RegexReward(source.pattern, count=source.count, ignore_case=source.ignore_case)
+                pattern = re.compile(source.pattern, re.IGNORECASE if source.ignore_case else re.NOFLAG)
+                if source.count:
+                    return EachReward("regex", lambda row: sum(1 for _ in pattern.finditer(row.completion)))
+                return EachReward("regex", lambda row: pattern.search(row.completion) is not None)
             case ModelSource():
                 from trainer.rewards.model_reward import load_model_reward  # imports MLX
 
@@ -151,30 +119,6 @@ def build_rewards(
         normalize=config.normalize,
         missing_stop_penalty=config.missing_stop_penalty,
         overlong=Overlong(config.overlong_penalty, config.overlong_tokens, max_new_tokens),
-    )
-
-
-def build_run_rewards(
-    config: Config | DPOConfig,
-    backbone: LoadedModel,
-    *,
-    trust: Trust,
-    between_passes: Callable[[], None] = lambda: None,
-    modules: dict[str, ModuleType] | None = None,
-    ranks: Ranks | None = None,
-    columns: Collection[str] | None = None,
-) -> Rewards:
-    """Build the rewards of a run on `backbone`. trust and what follows it: as for `build_rewards`."""
-    return build_rewards(
-        config.reward,
-        backbone=backbone,
-        max_new_tokens=config.rollout.max_new_tokens,
-        micro_batch_tokens=config.optim.micro_batch_tokens,
-        between_passes=between_passes,
-        trust=trust,
-        modules=modules,
-        ranks=ranks,
-        columns=columns,
     )
 
 

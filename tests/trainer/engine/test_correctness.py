@@ -19,6 +19,7 @@ from trainer.engine.training import train
 from trainer.events import Iteration
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.pairs.comparisons import reward_comparisons
+from trainer.pairs.encoders import Sequenced
 from trainer.ppo.learner import Learner
 from trainer.ppo.losses import LossSettings
 from trainer.reward_model.loaded import load_reward_model
@@ -79,7 +80,8 @@ def test_a_saved_reward_model_has_mean_0_and_deviation_1_on_the_completions_it_w
     train(config, preferences=pairs)
     loaded = load_reward_model(tmp_path / "runs" / "a")
     groups = reward_comparisons(pairs, loaded.base, config).train
-    rewards = np.array(loaded.score([sequence for group in groups for sequence in group.sequences]))
+    sequences = [list(sequence) for group in groups for sequence in group.sequences]
+    rewards = np.array(loaded.score([Sequenced(one, len(one), is_cut=False) for one in sequences]))
     assert (rewards.mean(), rewards.std()) == (pytest.approx(0, abs=1e-4), pytest.approx(1, abs=1e-4))
     assert abs(loaded.model.scale.std - 1) > 0.01  # so that there was something to do
 

@@ -23,6 +23,7 @@ from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import read_adapter_config
 from trainer.models.backbone import load_backbone
 from trainer.models.peft_adapters import read_peft, write_peft
+from trainer.pairs.encoders import Sequenced
 from trainer.policy_checkpoint import load_checkpoint
 from trainer.preferences.formats import write_preferences
 from trainer.reward_model.loaded import load_reward_model
@@ -88,7 +89,9 @@ def test_an_export_has_the_scores_the_prompts_and_the_settings_of_its_run_and_it
 ) -> None:
     out = tmp_path / "out"
     found = export(made, "head", out)
-    expected = load_reward_model(made / "runs" / "rm").score(SEQUENCES)
+    expected = load_reward_model(made / "runs" / "rm").score(
+        [Sequenced(one, len(one), is_cut=False) for one in SEQUENCES]
+    )
     np.testing.assert_allclose(
         ClassifierModel(out / "reward-model").scores(mx.array(pad(SEQUENCES)), LENGTHS), expected, atol=1e-5
     )

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from config_files import save_config
 from preference_samples import labelled, preference, reward_config
-from tiny import END
 from wrapped_tokenizer import TEMPLATE, Wrapper
 
 from trainer.config import load_config
@@ -102,15 +101,6 @@ def test_a_preference_that_the_template_refuses_is_named_by_its_line_or_skipped(
     path.write_text(lines[1])
     with pytest.raises(DataError, match=r"no preference to learn from: .*no system turns"):
         groups(skip_broken=True)
-
-
-def test_trailing_end_tokens_are_not_read_but_an_empty_answer_keeps_one() -> None:
-    plain = encoder()
-    assert plain.tokens([5, 6, 256, 256]) == [5, 6]
-    assert plain.tokens([5, 256, 6]) == [5, 256, 6]
-    assert plain.tokens([256]) == [256]
-    assert END in Wrapper().decode(plain.tokens([256]))
-    assert Wrapper().decode(encoder(max_tokens=3).text("abcdef")) == "def"
 
 
 def test_a_prompt_and_a_completion_without_a_token_are_refused_by_their_number() -> None:

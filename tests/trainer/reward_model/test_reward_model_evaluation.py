@@ -211,10 +211,10 @@ def test_a_saved_model_evaluates_to_what_its_training_reported(tmp_path: Path, s
     assert result.log_loss == pytest.approx(reported["log_loss"], abs=1e-4)
     assert result.untrained is not None
     assert result.untrained.log_loss == pytest.approx(reported["untrained"]["log_loss"], abs=1e-4)
-    before = loaded.score(["say 1: abc"])
+    before = loaded.score([loaded.encode("say 1: ", "abc")])
     everything, _ = evaluate(loaded, str(store))
     assert everything.accuracy.pairs == 60
-    assert loaded.score(["say 1: abc"]) == before, "the untrained model was only there for a moment"
+    assert loaded.score([loaded.encode("say 1: ", "abc")]) == before, "the untrained model was only there for a moment"
     with PreferenceStore(store) as opened:
         opened.add_many(labelled(5, seed=8), source="test")
     assert "not those of the training" in evaluate(loaded, RunFolder(tmp_path / "runs/a"))[1][0]

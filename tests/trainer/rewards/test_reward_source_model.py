@@ -102,7 +102,8 @@ def test_on_the_policys_backbone_no_second_one_is_loaded_and_the_scores_are_thos
     rewards = rewards_of(source(made / "runs/rm"), backbone=model)
     assert arrays_in_memory() - before < weights / 2, "an adapter and a head"
     assert rewards(BATCH).scores == alone
-    expected = load_reward_model(made / "runs/rm").score([f"one {text}" for text in TEXTS])
+    loaded = load_reward_model(made / "runs/rm")
+    expected = loaded.score([loaded.encode("one ", text) for text in TEXTS])
     np.testing.assert_allclose(alone, expected, atol=1e-6)
     assert len(set(alone)) == len(TEXTS)
 

@@ -18,10 +18,7 @@ from hypothesis import strategies as st
 from trainer.config.schema import RewardConfig
 from trainer.errors import RewardError
 from trainer.rewards import (
-    LengthReward,
-    LexiconReward,
     Overlong,
-    RegexReward,
     RewardInput,
     RewardResult,
     Rewards,
@@ -38,6 +35,10 @@ Load = Callable[..., Rewards]
 
 def sequence(completion: str = "", **fields: Any) -> RewardInput:
     return RewardInput("Once", completion, [], {}, False)._replace(**fields)
+
+
+def source(kind: str, **settings: Any) -> Rewards:
+    return build_rewards(RewardConfig(sources=[{"kind": kind, **settings}]))
 
 
 class Given:
@@ -96,14 +97,14 @@ def reward_error(call: Callable[[], Any]) -> str:
     ],
 )
 def test_the_lexicon_gives_a_completion_the_score_that_its_authors_published(text: str, score: float) -> None:
-    assert LexiconReward()([sequence(text, prompt="I love this wonderful day")]).scores == [score]
+    assert source("lexicon")([sequence(text, prompt="I love this wonderful day")]).scores == [score]
 
 
 @pytest.mark.parametrize(
     ("length", "score"), [(20, 0.0), (24, -0.5), (16, -0.5), (32, -0.75), (8, -0.75), (0, -20 / 24)]
 )
 def test_the_length_score_is_half_gone_at_the_tolerance(length: int, score: float) -> None:
-    assert LengthReward(target=20, tolerance=4)([sequence(completion_ids=[7] * length)]).scores == [score]
+    assert source("length", target=20, tolerance=4)([sequence(completion_ids=[7] * length)]).scores == [score]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,8 @@ def test_the_length_score_is_half_gone_at_the_tolerance(length: int, score: floa
     [({}, [1.0, 0.0]), ({"count": True}, [2.0, 0.0]), ({"count": True, "ignore_case": True}, [3.0, 1.0])],
 )
 def test_a_pattern_is_found_or_counted_with_or_without_case(settings: dict[str, bool], scores: list[float]) -> None:
-    assert RegexReward("cat", **settings)([sequence("a cat Cat\ncat"), sequence("CAT")]).scores == scores
+    rewards = source("regex", pattern="cat", **settings)
+    assert rewards([sequence("a cat Cat\ncat"), sequence("CAT")]).scores == scores
 
 
 def test_a_configuration_becomes_a_weighted_sum_of_its_sources() -> None:
@@ -514,7 +516,7 @@ def test_a_reward_that_does_not_fit_float32_is_refused(scores: list[Any]) -> Non
 
 
 def test_an_empty_batch_has_no_scores() -> None:
-    assert Rewards([WeightedSource(LexiconReward())])([]) == ([], None, {"lexicon": []}, {})
+    assert source("lexicon")([]) == ([], None, {"lexicon": []}, {})
 
 
 def test_rewards_load_no_tensor_library() -> None:

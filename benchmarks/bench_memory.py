@@ -30,10 +30,9 @@ import numpy as np
 from device_models import Tokenizer, new_backbone
 
 from trainer.config import SCHEMAS, AnyConfig, Config
-from trainer.config.dpo import DPOConfig
 from trainer.config.loading import load_config_as, parse_overrides, preset_names
+from trainer.config.pairs import DPOConfig, RewardModelConfig
 from trainer.config.problems import validate_as
-from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import BackboneConfig
 from trainer.data import Prompt
 from trainer.engine.dpo import DPO

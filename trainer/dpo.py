@@ -15,7 +15,7 @@ import numpy as np
 
 from trainer import maths
 from trainer.arrays import filled, pad
-from trainer.config.dpo import DPOConfig, DPOTrainConfig
+from trainer.config.pairs import DPOConfig, DPOTrainConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.events import DPOEvaluation
 from trainer.fitting.gradients import StepOptimizer, accumulate, micro_batch_rows, shared_gradient

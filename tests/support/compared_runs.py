@@ -14,8 +14,7 @@ from scripted_run import ended, iteration, started, write_events
 from token_samples import SETTINGS, sample_row
 
 from trainer.config import AnyConfig, Config
-from trainer.config.dpo import DPOConfig
-from trainer.config.reward_model import RewardModelConfig
+from trainer.config.pairs import DPOConfig, RewardModelConfig
 from trainer.events import Evaluation, Event, SettingChanged
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import PPO

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tiny import make_checkpoint
 
-from trainer.config.dpo import DPOConfig
 from trainer.config.loading import parse_overrides
+from trainer.config.pairs import DPOConfig
 from trainer.config.problems import validate_as
 
 REWARD = """\

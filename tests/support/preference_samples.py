@@ -9,8 +9,8 @@ import numpy as np
 from tiny import make_checkpoint
 
 from trainer.config.loading import parse_overrides
+from trainer.config.pairs import RewardModelConfig
 from trainer.config.problems import validate_as
-from trainer.config.reward_model import RewardModelConfig
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
 
 LETTERS = "abcdefgh"

@@ -3,10 +3,9 @@
 import secrets
 from typing import TypeVar
 
-from trainer.config.dpo import DPOConfig
 from trainer.config.loading import PRESETS, load_config, parse_overrides, preset_names, resolve_paths
+from trainer.config.pairs import DPOConfig, RewardModelConfig
 from trainer.config.problems import config_warnings, validate
-from trainer.config.reward_model import RewardModelConfig
 from trainer.config.schema import Config
 
 AnyConfig = Config | RewardModelConfig | DPOConfig

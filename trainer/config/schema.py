@@ -350,6 +350,7 @@ class RunFolderConfig(Section):
         gt=0,
         advice="Raise it if a reward on the first rank takes longer.",
     )
+    trackers: list[Literal["tensorboard", "wandb", "trackio"]] = setting([], "Trackers to send the metrics to.")
 
 
 class RunConfig(RunFolderConfig):
@@ -362,7 +363,6 @@ class RunConfig(RunFolderConfig):
     final_ratios: bool = setting(
         False, "Also save each token's policy ratio after the last epoch; takes one more pass over the batch."
     )
-    trackers: list[Literal["tensorboard", "wandb", "trackio"]] = setting([], "Trackers to send the metrics to.")
 
 
 class Config(FileSection):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from trainer.config import PRESETS
-from trainer.config.reward_model import PreferenceDataConfig
+from trainer.config.pairs import PreferenceDataConfig
 from trainer.config.schema import DataConfig
 from trainer.data.encoding import rendered, template_options
 from trainer.data.readers import OnBroken, SourceRow, is_dataset, refuse, source_rows

@@ -12,8 +12,8 @@ import numpy as np
 from trainer.arrays import Purpose, key_for
 from trainer.confidence import Interval, mean_interval
 from trainer.config import Config, load_config, parse_overrides, resolve_paths
-from trainer.config.dpo import DPOConfig, as_ppo
 from trainer.config.loading import load_config_as
+from trainer.config.pairs import DPOConfig, as_ppo
 from trainer.config.schema import RewardConfig
 from trainer.data import Prompt, column_names, load_prompts
 from trainer.engine.ppo import changed_since, run_prompts

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any, Self
 
 from trainer.arrays import Purpose, key_for
-from trainer.config.dpo import DPOConfig, as_ppo
+from trainer.config.pairs import DPOConfig, as_ppo
 from trainer.dpo import DPOLearner, evaluate_pairs
 from trainer.engine.trainable import StepTraining
 from trainer.errors import counted, storage_error

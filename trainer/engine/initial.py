@@ -7,7 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from trainer.config.reward_model import RewardModelConfig
+from trainer.config.pairs import RewardModelConfig
 from trainer.config.schema import ModelConfig
 from trainer.errors import ModelError, StorageError, TrainerError, one_line
 from trainer.models.actor_critic import ActorCriticLLM

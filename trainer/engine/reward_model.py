@@ -14,7 +14,7 @@ import mlx.nn as nn
 import numpy as np
 
 from trainer.arrays import Purpose, key_for
-from trainer.config.reward_model import RewardModelConfig
+from trainer.config.pairs import RewardModelConfig
 from trainer.engine.trainable import StepTraining
 from trainer.errors import counted
 from trainer.events import Alert, Phase, RewardModelEvaluation

@@ -14,8 +14,7 @@ import numpy as np
 
 from trainer.arrays import Purpose
 from trainer.config import Config
-from trainer.config.dpo import DPOConfig, DPOTrainConfig
-from trainer.config.reward_model import RewardModelConfig, RewardTrainConfig
+from trainer.config.pairs import DPOConfig, DPOTrainConfig, RewardModelConfig, RewardTrainConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import UsageError, counted
 from trainer.events import Phase, Report, RewardModelStep, ignored

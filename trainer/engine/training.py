@@ -10,9 +10,8 @@ from typing import Any, cast
 import mlx.core as mx
 
 from trainer.config import AnyConfig, Config, config_warnings, load_config, resolve_paths, with_seed
-from trainer.config.dpo import DPOConfig
+from trainer.config.pairs import DPOConfig, RewardModelConfig
 from trainer.config.problems import validate_as
-from trainer.config.reward_model import RewardModelConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.engine.artifacts import forget_best, keep_best, older_checkpoint
 from trainer.engine.control import NO_ANSWERS, Control

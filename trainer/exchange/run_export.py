@@ -13,10 +13,9 @@ from typing import Any
 import mlx.core as mx
 
 from trainer.config import SCHEMAS, AnyConfig, Config
-from trainer.config.dpo import DPOConfig
 from trainer.config.loading import load_config_as
+from trainer.config.pairs import DPOConfig, RewardModelConfig
 from trainer.config.problems import shown
-from trainer.config.reward_model import RewardModelConfig
 from trainer.config.reward_sources import ModelSource, PythonSource
 from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError, TrainerError, UsageError, cannot_write

@@ -16,7 +16,7 @@ import mlx.optimizers as optim
 from mlx.utils import tree_map
 
 from trainer.arrays import leaves, to_list
-from trainer.config.reward_model import RewardOptimConfig
+from trainer.config.pairs import PairsOptimConfig
 from trainer.config.schema import OptimConfig
 from trainer.distributed.ranks import Ranks
 from trainer.models.adapters import Parameters
@@ -129,7 +129,7 @@ def shared_gradient(
 class StepOptimizer:
     """Adam of a run that counts steps from 1, with one learning rate on a schedule over `total_steps`."""
 
-    def __init__(self, config: RewardOptimConfig, parameters: Parameters, *, total_steps: int) -> None:
+    def __init__(self, config: PairsOptimConfig, parameters: Parameters, *, total_steps: int) -> None:
         self.config = config
         self.total_steps = total_steps
         self._adam = adam(config, parameters)
@@ -164,7 +164,7 @@ class StepOptimizer:
         self._adam.state = copied(state)
 
 
-def adam(config: OptimConfig | RewardOptimConfig, parameters: Parameters) -> optim.AdamW:
+def adam(config: OptimConfig | PairsOptimConfig, parameters: Parameters) -> optim.AdamW:
     """Return Adam with decoupled weight decay and bias correction, ready for `parameters`."""
     betas = [config.beta1, config.beta2]
     made = optim.AdamW(0.0, betas=betas, eps=config.eps, weight_decay=config.weight_decay, bias_correction=True)
@@ -190,7 +190,7 @@ def clipped(gradients: Tree, norm: float, max_norm: float) -> Tree:
     return cast("Tree", tree_map(lambda gradient: gradient * scale, gradients))
 
 
-def schedule_factor(config: OptimConfig | RewardOptimConfig, step: int, total: int, *, warmup: int) -> float:
+def schedule_factor(config: OptimConfig | PairsOptimConfig, step: int, total: int, *, warmup: int) -> float:
     """Return the factor on the learning rates at `step` (from 0) of `total`.
 
     It rises linearly over `warmup` steps, then follows the schedule.

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 from trainer.config import AnyConfig, Config
-from trainer.config.dpo import DPOConfig
 from trainer.config.loading import load_config_as
-from trainer.config.reward_model import RewardModelConfig
+from trainer.config.pairs import DPOConfig, RewardModelConfig
 from trainer.config.reward_sources import ModelSource
 from trainer.config.schema import BackboneConfig
 from trainer.errors import TrainerError

@@ -10,8 +10,7 @@ import math
 from typing import Literal, NamedTuple
 
 from trainer.config import AnyConfig
-from trainer.config.dpo import DPOConfig
-from trainer.config.reward_model import RewardModelConfig
+from trainer.config.pairs import DPOConfig, RewardModelConfig
 from trainer.config.schema import BackboneConfig, Config, RolloutConfig
 from trainer.memory.shape import ModelShape
 

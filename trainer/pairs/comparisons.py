@@ -10,8 +10,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from trainer.arrays import Purpose
-from trainer.config.dpo import DPOConfig
-from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig
+from trainer.config.pairs import DPOConfig, PreferenceDataConfig, RewardModelConfig
 from trainer.data import Prompt, split_examples
 from trainer.errors import DataError, counted
 from trainer.models.backbone import LoadedModel, LoadedTokenizer, load_backbone, load_tokenizer

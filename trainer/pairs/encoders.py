@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from trainer.config.dpo import DPODataConfig
-from trainer.config.reward_model import PreferenceDataConfig
+from trainer.config.pairs import DPODataConfig, PreferenceDataConfig
 from trainer.data import Prompt, PromptRow, last_tokens, render_prompt
 from trainer.data.encoding import COLUMNS, NO_COLUMNS
 from trainer.errors import DataError

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trainer.config.reward_model import PreferenceDataConfig
+from trainer.config.pairs import PreferenceDataConfig
 from trainer.errors import DataError, UsageError, counted
 from trainer.fitting.gradients import micro_batch_rows
 from trainer.pairs.encoders import Encoder, start_of

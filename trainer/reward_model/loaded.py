@@ -10,7 +10,7 @@ import mlx.core as mx
 
 from trainer.arrays import Purpose, key_for
 from trainer.config.loading import load_config_as
-from trainer.config.reward_model import RewardModelConfig
+from trainer.config.pairs import RewardModelConfig
 from trainer.config.schema import BackboneConfig
 from trainer.data.encoding import NO_COLUMNS
 from trainer.errors import StorageError, UsageError

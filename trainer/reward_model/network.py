@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.arrays import pad
-from trainer.config.reward_model import RewardModelConfig
+from trainer.config.pairs import RewardModelConfig
 from trainer.fitting.gradients import micro_batch_rows
 from trainer.models.adapters import (
     ADAPTER,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from trainer import maths
 from trainer.arrays import pad
-from trainer.config.reward_model import RewardModelConfig, RewardTrainConfig
+from trainer.config.pairs import RewardModelConfig, RewardTrainConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import UsageError
 from trainer.fitting.gradients import StepOptimizer, accumulate, shared_gradient

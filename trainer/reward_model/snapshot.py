@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from mlx.utils import tree_flatten
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
+from trainer.config.pairs import RewardModelConfig
 from trainer.config.problems import validate_as
-from trainer.config.reward_model import RewardModelConfig
 from trainer.errors import ConfigError, StorageError
 from trainer.files import FileFormat, read_json
 from trainer.fitting.gradients import optimizer_trees

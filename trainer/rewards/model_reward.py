@@ -13,8 +13,8 @@ from typing import Any, Literal, TypeVar
 import mlx.core as mx
 import numpy as np
 
-from trainer.config.dpo import DPOConfig
 from trainer.config.fields import Section
+from trainer.config.pairs import DPOConfig
 from trainer.config.reward_sources import ModelSource
 from trainer.config.schema import BackboneConfig, Config
 from trainer.data import last_tokens

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config.reward_model import RewardModelConfig
+from trainer.config.pairs import RewardModelConfig
 from trainer.errors import DataError, UsageError, counted
 from trainer.runs.checkpoint_files import newest_checkpoint
 from trainer.runs.folder import RunFolder, open_run

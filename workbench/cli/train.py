@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TextIO
 
 from trainer.config import SCHEMAS, AnyConfig, Config
-from trainer.config.dpo import DPOConfig
+from trainer.config.pairs import DPOConfig, RewardModelConfig
 from trainer.config.problems import validate_as
-from trainer.config.reward_model import RewardModelConfig
 from trainer.distributed import join, rank_of_process
 from trainer.errors import StorageError, TrainerError, counted
 from trainer.events import RunStarted

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainer.config import PRESETS, AnyConfig, Config
-from trainer.config.dpo import DPOConfig
-from trainer.config.reward_model import PreferenceDataConfig
+from trainer.config.pairs import DPOConfig, PreferenceDataConfig
 from trainer.config.reward_sources import ModelSource, PythonSource
 from trainer.config.schema import DataConfig
 from trainer.errors import TrainerError

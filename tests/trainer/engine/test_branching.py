@@ -12,8 +12,8 @@ import pytest
 from runs_helper import Recorder, flip, outcome, record, tiny_config
 
 from trainer.config import load_config
-from trainer.config.dpo import DPOConfig
 from trainer.config.loading import config_text
+from trainer.config.pairs import DPOConfig
 from trainer.engine.branching import BranchPlan, BranchRequest, plan_branches
 from trainer.engine.control import Control
 from trainer.engine.training import train

@@ -10,9 +10,8 @@ import mlx_lm.utils
 import pytest
 from runs_helper import record, tiny_config
 
-from trainer.config.dpo import DPOConfig
 from trainer.config.loading import load_config_as, parse_overrides
-from trainer.config.reward_model import RewardModelConfig
+from trainer.config.pairs import DPOConfig, RewardModelConfig
 from trainer.engine import checkpoint_evaluation, ppo
 from trainer.engine.checkpoint_evaluation import EvaluationOptions, evaluate_checkpoint
 from trainer.engine.training import train

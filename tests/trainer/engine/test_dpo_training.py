@@ -18,8 +18,8 @@ from runs_helper import Killed, Recorder, comparable, killed_at, newest_checkpoi
 from tiny import load_tiny
 from wrapped_tokenizer import TEMPLATE, Wrapper
 
-from trainer.config.dpo import DPOConfig, DPODataConfig
 from trainer.config.loading import load_config_as
+from trainer.config.pairs import DPOConfig, DPODataConfig
 from trainer.config.reward_sources import ModelSource
 from trainer.config.schema import DataConfig
 from trainer.data import PromptRow, encode_prompts, split_prompts

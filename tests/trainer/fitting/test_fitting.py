@@ -11,7 +11,7 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 
-from trainer.config.reward_model import RewardOptimConfig
+from trainer.config.pairs import PairsOptimConfig
 from trainer.config.schema import OptimConfig
 from trainer.errors import DivergedError
 from trainer.events import Alert, Event
@@ -35,7 +35,7 @@ def test_learning_rates_rise_over_the_warm_up_and_then_follow_their_schedule(sch
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
 def test_the_warm_up_of_a_run_of_steps_is_a_share_of_them(schedule: Any) -> None:
-    config = RewardOptimConfig(lr=1.0, warmup=0.2, schedule=schedule)
+    config = PairsOptimConfig(lr=1.0, warmup=0.2, schedule=schedule)
     optimizer = StepOptimizer(config, {"a": mx.zeros(2)}, total_steps=20)
     rates = [optimizer.learning_rate(number) for number in range(1, 21)]
     assert rates[:5] == [0.25, 0.5, 0.75, 1, 1]

@@ -14,9 +14,8 @@ from tiny import load_tiny, make_checkpoint
 
 from trainer.arrays import Purpose, key_for
 from trainer.config import Config, load_config, preset_names, validate
-from trainer.config.dpo import DPOConfig
 from trainer.config.loading import PRESETS
-from trainer.config.reward_model import RewardModelConfig
+from trainer.config.pairs import DPOConfig, RewardModelConfig
 from trainer.memory.footprint import (
     CHUNK,
     PREFILL_TOKENS,

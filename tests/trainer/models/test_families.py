@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import MODEL_REMAPPING
 
 from benchmarks.family_values import MUST_TRAIN
-from trainer.config.reward_model import RewardModelConfig
+from trainer.config.pairs import RewardModelConfig
 from trainer.config.schema import ModelConfig
 from trainer.errors import ModelError
 from trainer.models import backbone as backbone_module

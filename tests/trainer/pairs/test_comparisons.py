@@ -16,8 +16,8 @@ from wrapped_tokenizer import TEMPLATE, Wrapper
 
 from trainer.config import load_config
 from trainer.config.loading import load_config_as, parse_overrides
+from trainer.config.pairs import PreferenceDataConfig, RewardModelConfig, RewardTrainConfig
 from trainer.config.problems import validate_as
-from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig, RewardTrainConfig
 from trainer.engine.trainable import step_groups
 from trainer.errors import ConfigError, DataError, UsageError
 from trainer.pairs.comparisons import Comparisons, load_preferences, reward_comparisons

@@ -20,7 +20,7 @@ from runs_helper import Killed, Recorder, comparable, flip, flips, killed_at, ne
 from tiny import load_tiny
 
 from trainer.config.loading import load_config_as
-from trainer.config.reward_model import RewardModelConfig
+from trainer.config.pairs import RewardModelConfig
 from trainer.engine.control import Control
 from trainer.engine.reward_model import RewardModelTraining
 from trainer.engine.training import train

@@ -16,8 +16,8 @@ import pytest
 from preference_samples import labelled, reward_config
 from run_kinds_helper import HELD_OUT, STEP, dpo_evaluation, dpo_step, human, reward_step
 
-from trainer.config.dpo import DPOConfig
 from trainer.config.loading import parse_overrides
+from trainer.config.pairs import DPOConfig
 from trainer.config.problems import validate_as
 from trainer.engine.training import train
 from trainer.errors import UsageError

@@ -20,8 +20,7 @@ from token_samples import sample_row
 
 from trainer import doctor, errors
 from trainer.config import Config
-from trainer.config.dpo import DPOConfig
-from trainer.config.reward_model import RewardModelConfig
+from trainer.config.pairs import DPOConfig, RewardModelConfig
 from trainer.distributed.ranks import HUNG
 from trainer.doctor import Check
 from trainer.errors import TrainerError

@@ -16,7 +16,7 @@ from runs_helper import REWARDS, Recorder, flip, record, run_python, tiny_config
 from tiny import make_checkpoint
 
 from trainer.config import parse_overrides
-from trainer.config.dpo import DPOConfig
+from trainer.config.pairs import DPOConfig
 from trainer.config.problems import validate_as
 from trainer.engine.training import train
 from trainer.events import Evaluation

@@ -18,7 +18,7 @@ import pytest
 from fuzzing import NASTY, damaged, outcome, randoms, within
 from preferences_helper import add_label, preference, preferences
 
-from trainer.config.reward_model import PreferenceDataConfig
+from trainer.config.pairs import PreferenceDataConfig
 from trainer.errors import TrainerError
 from trainer.pairs.comparisons import load_preferences
 from trainer.preferences.records import Item, Judgement, QueuePlan, SessionPlan

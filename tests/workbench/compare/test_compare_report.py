@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from scripted_run import ended, iteration, started
 
 from trainer.config import Config
-from trainer.config.dpo import DPOConfig
+from trainer.config.pairs import DPOConfig
 from trainer.events import SettingChanged
 from workbench.compare.compared_run import ComparedRun, shared_prompts
 from workbench.compare.frontier import SEVERAL, Curve, Point, plot

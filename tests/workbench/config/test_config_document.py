@@ -15,7 +15,7 @@ import pytest
 from config_files import save_config
 
 from trainer.config import PRESETS, Config, load_config
-from trainer.config.reward_model import RewardModelConfig
+from trainer.config.pairs import RewardModelConfig
 from trainer.errors import StorageError, UsageError
 from workbench.config.document import ConfigDocument
 from workbench.config.files import OverwriteError, read_text

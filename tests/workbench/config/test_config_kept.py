@@ -12,7 +12,7 @@ from config_files import save_config
 from textual.widgets import Input, OptionList
 from waiting import until
 
-from trainer.config.dpo import DPOConfig
+from trainer.config.pairs import DPOConfig
 from workbench.config.document import ConfigDocument
 from workbench.config.form import ConfigForm
 from workbench.config.rows import ConfigRows

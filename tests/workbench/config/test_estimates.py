@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from trainer.config import Config, load_config, validate
-from trainer.config.dpo import DPOConfig
-from trainer.config.reward_model import PreferenceDataConfig, RewardModelConfig
+from trainer.config.pairs import DPOConfig, PreferenceDataConfig, RewardModelConfig
 from trainer.preferences.formats import write_preferences
 from trainer.preferences.records import Comparison, Judgement, Preference
 from trainer.preferences.store import PreferenceStore

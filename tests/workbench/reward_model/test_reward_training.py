@@ -18,8 +18,8 @@ from tiny import make_checkpoint
 
 from trainer.config import load_config, parse_overrides
 from trainer.config.loading import load_config_as
+from trainer.config.pairs import RewardModelConfig
 from trainer.config.problems import validate_as
-from trainer.config.reward_model import RewardModelConfig
 from trainer.engine import inbox
 from trainer.events import RewardModelEvaluation, RewardModelStep, RunEnded
 from trainer.preferences.store import PreferenceStore

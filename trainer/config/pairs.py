@@ -1,14 +1,25 @@
-"""The schema of a reward model's run: a separate tree that shares sections with PPO's."""
+"""The schemas of runs on pairs, reward models and DPO: separate trees that share sections with PPO's."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from trainer.config.fields import TEMPLATE_HELP, FilePath, FileSection, Section, TemplateOptions, setting
-from trainer.config.schema import GRAD_CHECKPOINT, BackboneConfig, CheckpointConfig, RunFolderConfig, micro_batch_tokens
+from trainer.config.reward_sources import RewardSource
+from trainer.config.schema import (
+    GRAD_CHECKPOINT,
+    BackboneConfig,
+    CheckpointConfig,
+    Config,
+    RewardConfig,
+    RolloutConfig,
+    RunFolderConfig,
+    micro_batch_tokens,
+)
 
+_DPO = "Rafailov et al. 2023 (DPO)"
 _INSTRUCT_GPT = "Ouyang et al. 2022 (InstructGPT)"
 _LLAMA_2 = "Touvron et al. 2023 (Llama 2), the smaller margin"
 
@@ -82,10 +93,10 @@ class RewardTrainConfig(Section):
     )
 
 
-class RewardOptimConfig(Section):
+class PairsOptimConfig(Section):
     """[optim]: learning rate and memory of the update."""
 
-    lr: float = setting(1e-4, "Learning rate of the adapter and the head.", ge=0, le=1)
+    lr: float = setting(1e-4, "Learning rate of the adapter, and of a reward model's head.", ge=0, le=1)
     schedule: Literal["constant", "linear", "cosine"] = setting(
         "cosine", "Schedule of the learning rate after the warm-up; linear and cosine decay to 0."
     )
@@ -99,7 +110,7 @@ class RewardOptimConfig(Section):
     grad_checkpoint: bool = GRAD_CHECKPOINT
 
 
-class RewardEvalConfig(Section):
+class PairsEvalConfig(Section):
     """[eval]: the held-out comparisons."""
 
     every: int = setting(
@@ -116,12 +127,6 @@ class RewardEvalConfig(Section):
     )
 
 
-class TrackedRunConfig(RunFolderConfig):
-    """[run]: name, folder, seed."""
-
-    trackers: list[Literal["tensorboard", "wandb", "trackio"]] = setting([], "Trackers to send the metrics to.")
-
-
 class RewardModelConfig(FileSection):
     """The complete configuration of a reward model's run."""
 
@@ -129,7 +134,90 @@ class RewardModelConfig(FileSection):
     model: BackboneConfig = Field(default_factory=BackboneConfig)
     data: PreferenceDataConfig = Field(default_factory=PreferenceDataConfig)
     train: RewardTrainConfig = Field(default_factory=RewardTrainConfig)
-    optim: RewardOptimConfig = Field(default_factory=RewardOptimConfig)
-    eval: RewardEvalConfig = Field(default_factory=RewardEvalConfig)
+    optim: PairsOptimConfig = Field(default_factory=PairsOptimConfig)
+    eval: PairsEvalConfig = Field(default_factory=PairsEvalConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
-    run: TrackedRunConfig = Field(default_factory=TrackedRunConfig)
+    run: RunFolderConfig = Field(default_factory=RunFolderConfig)
+
+
+class DPODataConfig(PreferenceDataConfig):
+    """[data]: the preferences."""
+
+    max_tokens: int = setting(512, "Maximum length of prompt and completion together.", unit="tokens", ge=2)
+    end_token: bool = setting(
+        True,
+        "Append the model's end token to each completion, and train on it.",
+        advice="Set it to false if most completions are truncated.",
+    )
+
+
+class DPOTrainConfig(Section):
+    """[train]: the algorithm."""
+
+    loss: Literal["sigmoid", "ipo"] = setting(
+        "sigmoid",
+        "sigmoid: log-loss of the implicit reward; ipo: squared distance of its lead per token from 1 / (2 beta).",
+        source=_DPO,
+    )
+    beta: float = setting(
+        0.1,
+        "Strength of the pull towards the reference.",
+        gt=0,
+        le=100,
+        source=_DPO,
+        advice="KL too high: raise it. Nothing is learned: lower it.",
+    )
+    label_smoothing: float = setting(
+        0.0, "Assumed share of wrong labels (conservative DPO); sigmoid only.", ge=0, lt=0.5
+    )
+    epochs: int = setting(1, "Passes over the comparisons.", ge=1, le=100, advice="More than one soon overfits.")
+    batch_size: int = setting(16, "Comparisons per optimiser step.", unit="comparisons", ge=1, le=65536)
+
+    @field_validator("label_smoothing")
+    @classmethod
+    def _belongs_to_the_loss(cls, value: float, info: ValidationInfo) -> float:
+        if value and info.data.get("loss") == "ipo":
+            raise ValueError("needs train.loss = 'sigmoid': use 0, or choose that loss")
+        return value
+
+
+class DPORewardConfig(RewardConfig):
+    """[reward]: scores of the policy's samples, to compare with a PPO run; not trained on."""
+
+    sources: list[RewardSource] = setting([], "Sources as in the configuration of a PPO run; empty: no samples.")
+
+
+class DPOEvalConfig(PairsEvalConfig):
+    """[eval]: held-out comparisons, and samples of their prompts if there is a reward."""
+
+    prompts: int = setting(16, "Number of held-out prompts to sample, the same each time.", ge=1)
+
+
+class DPOConfig(FileSection):
+    """The complete configuration of a DPO run.
+
+    [rollout] is PPO's table, so that one text serves both; its training batch has no effect.
+    """
+
+    kind: Literal["dpo"] = "dpo"
+    model: BackboneConfig = Field(default_factory=BackboneConfig)
+    data: DPODataConfig = Field(default_factory=DPODataConfig)
+    train: DPOTrainConfig = Field(default_factory=DPOTrainConfig)
+    optim: PairsOptimConfig = Field(default_factory=PairsOptimConfig)
+    rollout: RolloutConfig = Field(default_factory=RolloutConfig)
+    reward: DPORewardConfig = Field(default_factory=DPORewardConfig)
+    eval: DPOEvalConfig = Field(default_factory=DPOEvalConfig)
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    run: RunFolderConfig = Field(default_factory=RunFolderConfig)
+
+
+def as_ppo(config: DPOConfig) -> Config:
+    """Return a PPO configuration with the model, the sampling and the reward of `config`."""
+    tables: dict[str, Any] = {
+        name: getattr(config, name).model_dump() for name in ("model", "rollout", "run", "reward")
+    }
+    if not config.reward.sources:
+        del tables["reward"]  # PPO needs at least one source
+    tables["data"] = {name: getattr(config.data, name) for name in ("chat", "system", "template")}
+    tables["ppo"] = {"estimator": "reinforce", "kl_coef": 0.0}  # no critic and no penalty
+    return Config.model_validate({**tables, "optim": {"micro_batch_tokens": config.optim.micro_batch_tokens}})

@@ -15,7 +15,7 @@ from trainer.config.loading import config_text, load_config_as, parse_overrides,
 from trainer.config.problems import Schema, validate_as
 from trainer.config.reference import json_schema, reference_markdown, reference_rows
 from trainer.config.schema import RunConfig
-from trainer.errors import UsageError, cannot_write
+from trainer.errors import UsageError, writing
 from trainer.files import read_toml, write_whole
 from trainer.runs.folder import RunFolder, check_name_is_free, open_run
 from workbench.cli.parser import add, dir_override
@@ -239,15 +239,13 @@ def run_new(args: argparse.Namespace) -> int:
         "reward.py": _REWARD,
         "README.md": _README.format(name=visible(name)),
     }
-    try:
+    with writing(f"'{folder}'", ", or name another folder"):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             what = "has files in it" if folder.is_dir() else "is a file"
             raise UsageError(f"'{folder}' {what}: name a folder that is new or empty")
         (folder / RUNS).mkdir(parents=True)
         for file, text in files.items():
             write_whole(folder / file, text)
-    except OSError as error:
-        raise cannot_write(f"'{folder}'", error, ", or name another folder") from None
     load_config(folder / CONFIG)
     made = [*(folder / file for file in files), folder / RUNS]
     output.data("\n".join(f"made {visible(str(path))}" for path in made))

@@ -87,6 +87,17 @@ def read_runs(folders: Sequence[RunFolder]) -> list[RunGroup]:
     return read_groups({name: [folder] for name, folder in zip(names, folders, strict=True)})
 
 
+def read_configs(folders: Sequence[RunFolder]) -> list[RunGroup]:
+    """Read only the configurations of the first 26 runs in `folders`, each as a group of one."""
+    groups = []
+    for letter, folder in zip(LETTERS, folders, strict=False):
+        config, problems = _read_config(folder)
+        kind = str((config or {}).get("kind", PPO))
+        run = ComparedRun(folder.name, folder.root, kind, "", RunView(), config=config, problems=problems)
+        groups.append(RunGroup(letter, folder.name, [run]))
+    return groups
+
+
 def read_groups(named: Mapping[str, Sequence[RunFolder]]) -> list[RunGroup]:
     """Read groups of runs; damaged parts are left out and reported in their `problems`.
 
@@ -164,18 +175,14 @@ def distinct_names(folders: Sequence[Path]) -> list[str]:
 
 def _read_run(name: str, folder: RunFolder, samples: Sequence[Sample] = (), unread: Sequence[str] = ()) -> ComparedRun:
     """Read a run but for its samples. unread: why some of these are missing."""
-    problems = list[str]()
     live = folder.is_live()  # before reading: a run that ends meanwhile counts as training, not interrupted
-    events, config = list[Event](), None
+    events, problems = list[Event](), list[str]()
     try:
         journal = read_journal(folder.events)
         events, problems = journal.events, [*journal.problems]
     except StorageError as error:
         problems.append(str(error))
-    try:
-        config = read_config(folder)
-    except StorageError as error:
-        problems.append(str(error))
+    config, unread_config = _read_config(folder)
     view = RunView()
     for event in events:
         view.take(event)
@@ -189,8 +196,16 @@ def _read_run(name: str, folder: RunFolder, samples: Sequence[Sample] = (), unre
         rollbacks=sum(isinstance(e, RolledBack) for e in events),
         config=config,
         samples=samples,
-        problems=[*problems, *unread],
+        problems=[*problems, *unread_config, *unread],
     )
+
+
+def _read_config(folder: RunFolder) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the configuration of a run, or None and why it cannot be read."""
+    try:
+        return read_config(folder), []
+    except StorageError as error:
+        return None, [str(error)]
 
 
 def _read_samples(folders: Sequence[RunFolder]) -> list[tuple[list[Sample], list[str]]]:

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 from rich.cells import cell_len
 
 from trainer.engine.live_settings import in_words
-from trainer.errors import StorageError, counted
-from trainer.runs.folder import RunFolder, read_config
+from trainer.errors import counted
 from workbench.compare.compared_run import RunGroup, columns
 from workbench.text import TABLE_GAP, Line, fit, notes, table_line, text_lines, visible
 
-MOST = 100  # differences that are shown; configurations have fewer settings
+_MOST = 100  # differences that are shown; configurations have fewer settings
 _NAME = "run.name"  # differs between any two runs
 _LONGEST = 1000  # characters of a value, at most
 _VALUE_LINES = 4
@@ -35,14 +34,6 @@ class Difference(NamedTuple):
     values: dict[str, Any]  # by run; None if the run does not have it, since TOML has no null
 
 
-class RunComparison(NamedTuple):
-    """Runs side by side: `names` lists those that could be read, `problems` describes the others."""
-
-    names: list[str]
-    differences: list[Difference]
-    problems: list[str]
-
-
 def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> list[Difference]:
     """Return the settings that differ between `configs` (run -> its config.toml), in the order of the files.
 
@@ -56,26 +47,6 @@ def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> list[Differe
         if key != _NAME and len(set(map(_canonical, values.values()))) > 1:
             differences.append(Difference(key, values))
     return differences
-
-
-def compare_runs(folders: Sequence[RunFolder]) -> RunComparison:
-    """Compare the config.toml of the runs. Those that cannot be read are left out and reported in `problems`."""
-    configs: dict[str, Mapping[str, Any]] = {}
-    problems: list[str] = []
-    for folder in folders:
-        try:
-            configs[folder.name] = read_config(folder)
-        except StorageError as error:
-            problems.append(str(error))
-    return RunComparison(list(configs), config_differences(configs), problems)
-
-
-def difference_rows(differences: Sequence[Difference], longest: int) -> list[tuple[str, list[str]]]:
-    """Return key and values of the first `MOST` differences, made safe to print and cut to `longest` characters."""
-    return [
-        (visible(key[:longest]), [visible(_cell(value)[:longest]) for value in values.values()])
-        for key, values in differences[:MOST]
-    ]
 
 
 def _cell(value: Any) -> str:
@@ -188,7 +159,10 @@ def _difference_lines(groups: Sequence[RunGroup], differences: Sequence[Differen
 
     groups: those that `differences` have values of, in order.
     """
-    rows = difference_rows(differences, _LONGEST)
+    rows = [
+        (visible(key[:_LONGEST]), [visible(_cell(value)[:_LONGEST]) for value in values.values()])
+        for key, values in differences[:_MOST]
+    ]
     if not rows:
         return
     keys = min(max(cell_len(key) for key, _ in rows), width // 2)
@@ -208,7 +182,7 @@ def _difference_lines(groups: Sequence[RunGroup], differences: Sequence[Differen
             for text in dict.fromkeys(texts):
                 having = [group for group, other in zip(groups, texts, strict=True) if other == text]
                 yield from _value_lines(having, text, width)
-    if (more := len(differences) - MOST) > 0:
+    if (more := len(differences) - _MOST) > 0:
         yield from notes(f"and {counted(more, 'more setting')}", width)
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Collection, Iterator
 
-from trainer.errors import StorageError
-from trainer.files import lock, read_regular, write_whole
+from trainer.errors import StorageError, writing
+from trainer.files import read_regular, write_whole
 from trainer.runs.folder import RunFolder
 from workbench.run.sample_table import SampleKey
 
@@ -42,28 +40,18 @@ class Bookmarks(Collection[SampleKey]):
         Keeps what another process marked meanwhile. Raises StorageError when the file cannot be used or written;
         nothing changes then.
         """
-        try:
-            folder = os.open(self._path.parent, os.O_RDONLY)
-            try:
-                lock(folder, fcntl.LOCK_EX)  # against other processes; no lock file is left behind
-                keys, self.problem = self._read()
-                if self.problem:
-                    raise StorageError(self.problem)
-                keys ^= {key}
-                write_whole(self._path, f"{json.dumps({'version': _VERSION, 'samples': sorted(keys)})}\n")
-                self._keys = keys
-            finally:
-                os.close(folder)
-        except OSError as error:
-            raise StorageError(
-                f"cannot write bookmarks '{self._path}': {error.strerror or error}; "
-                "move the run to a local, writable folder"
-            ) from None
+        keys, self.problem = self._read()
+        if self.problem:
+            raise StorageError(self.problem)
+        keys ^= {key}
+        with writing(f"bookmarks '{self._path}'", ", or move the run to a writable folder"):
+            write_whole(self._path, f"{json.dumps({'version': _VERSION, 'samples': sorted(keys)})}\n")
+        self._keys = keys
         return key in keys
 
     def _read(self) -> tuple[set[SampleKey], str]:
         """Return the marked samples in the file, and why it cannot be used, if it cannot."""
-        problem = "are damaged: move the file away to mark samples"
+        problem = "are damaged or cannot be read: move the file away to mark samples"
         try:
             document = json.loads(read_regular(self._path))
             if document["version"] > _VERSION:
@@ -74,8 +62,6 @@ class Bookmarks(Collection[SampleKey]):
                     return keys, ""
         except FileNotFoundError:
             return set(), ""
-        except OSError as error:
-            problem = f"cannot be read: {error.strerror}"
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             pass
         return set(), f"bookmarks '{self._path}' {problem}"

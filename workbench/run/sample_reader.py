@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from trainer.errors import StorageError
 from trainer.events import SamplesWritten
@@ -29,8 +29,8 @@ _UNKNOWN = {
     "kl_sum": math.nan,
 }
 """Value in place of null in lists."""
+_TOP = ("top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs")
 _ITERATIONS = 50  # of a part at least, except the last: less than 0.2 s
-_Value = TypeVar("_Value")
 
 
 def read_batch(folder: RunFolder, iteration: int) -> SampleTable:
@@ -85,15 +85,15 @@ def scan(folder: RunFolder, iterations: Sequence[int], stop: Callable[[], bool] 
 def read_token_sample(folder: RunFolder, key: SampleKey) -> TokenSample:
     """Read everything that the file of `key`'s iteration has about the sequence in row `key.row`.
 
-    What is missing is left out, and lists that are shorter or longer than `tokens` are filled with NaN or cut. A token
-    without a text is shown as ⟨id⟩, so that numbers and colours stay at the right token. Raises StorageError when there
-    is no such sequence, or the file is missing, damaged or of a newer version.
+    What is missing is left out; without texts, each token is shown as ⟨id⟩. Raises StorageError when there is no such
+    sequence, or the file is missing, damaged or of a newer version.
     """
     path = folder.samples_file(key.iteration)
     rows = read_samples(path, ("row",))["row"].to_pylist()
     if key.row not in rows:
         raise StorageError(f"samples '{path}' have no row {key.row}: they were rewritten; go back to the list")
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     place, group = rows.index(key.row), 0
@@ -106,18 +106,27 @@ def read_token_sample(folder: RunFolder, key: SampleKey) -> TokenSample:
         table = pa.table([read[field.name].cast(field.type) for field in fields], schema=pa.schema(fields, metadata))
         table.validate(full=True)
         row = {name: value for name, value in table.to_pylist()[0].items() if value is not None}
-    tokens = _ids(row.get("tokens", []))
-    count = len(tokens)
+        tokens = row.get("tokens", [])
+        for name, items in zip(table.column_names, table.columns, strict=True):
+            while pa.types.is_list(items.type):
+                items = pc.list_flatten(items)
+                if items.null_count:
+                    raise pa.ArrowInvalid(f"{name} of row {key.row} has nulls")
+        for name in ("token_texts", "ratios", *TOKEN_COLUMNS, *_TOP):
+            if len(row.get(name, tokens)) != len(tokens):
+                raise pa.ArrowInvalid(f"{name} of row {key.row} is not as long as its tokens")
     return TokenSample(
         key=key,
         **{name: row[name] for name in _AS_STORED if name in row},
-        parts={part["source"]: _number(part["score"]) for part in row.get("parts", [])},
-        prompt_tokens=_ids(row.get("prompt_tokens", [])),
+        parts={part["source"]: math.nan if part["score"] is None else part["score"] for part in row.get("parts", [])},
+        prompt_tokens=row.get("prompt_tokens", []),
         tokens=tokens,
-        texts=_texts(tokens, row.get("token_texts", [])),
-        numbers={name: _fitted(_numbers(row[name]), count, math.nan) for name in TOKEN_COLUMNS if name in row},
-        ratios=_fitted([_numbers(passes or []) for passes in row["ratios"]], count, []) if "ratios" in row else [],
-        alternatives=_Alternatives(row, count) if "top_tokens" in row else [],
+        texts=row.get("token_texts", [f"⟨{token}⟩" for token in tokens]),
+        numbers={name: row[name] for name in TOKEN_COLUMNS if name in row},
+        ratios=row.get("ratios", []),
+        alternatives=[
+            [*map(Alternative, *place)] for place in zip(*(row.get(name, ()) for name in _TOP), strict=False)
+        ],
         settings=sample_settings(metadata),
     )
 
@@ -173,44 +182,3 @@ def _reporting_damage(path: Path) -> Iterator[None]:
     except (OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0]
         raise StorageError(f"samples '{path}' are damaged ({reason}): delete the file") from None
-
-
-class _Alternatives(Sequence[Sequence[Alternative]]):
-    """The likeliest tokens at each of `count` places, made when they are read: 4,096 tokens have 20,000 of them."""
-
-    def __init__(self, row: Mapping[str, Any], count: int) -> None:
-        names = ("top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs")
-        self._columns = [_fitted(row.get(name, []), count, None) for name in names]
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, place: Any) -> Any:  # of a number only
-        ids, texts, logprobs, ref_logprobs = (column[place] or [] for column in self._columns)
-        tokens = _ids(ids)
-        numbers = (_fitted(_numbers(values), len(tokens), math.nan) for values in (logprobs, ref_logprobs))
-        return list(map(Alternative, tokens, _texts(tokens, texts), *numbers))
-
-
-def _ids(tokens: Iterable[int | None]) -> list[int]:
-    return [-1 if token is None else token for token in tokens]
-
-
-def _texts(tokens: list[int], texts: Sequence[str | None]) -> list[str]:
-    """Return the text of each token, or ⟨id⟩ if it is not known."""
-    known = _fitted(texts, len(tokens), None)
-    return [f"⟨{token}⟩" if text is None else text for token, text in zip(tokens, known, strict=True)]
-
-
-def _numbers(values: Iterable[float | None]) -> list[float]:
-    return [_number(value) for value in values]
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
-def _fitted(values: Sequence[_Value], count: int, missing: _Value) -> list[_Value]:
-    """Cut `values` to `count`, or fill them up with `missing`."""
-    return [*values[:count], *[missing] * (count - len(values))]

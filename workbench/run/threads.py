@@ -13,11 +13,11 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from trainer.config import AnyConfig
 from trainer.engine.control import Control
@@ -26,7 +26,6 @@ from trainer.errors import Interrupted, TrainerError, UsageError
 from trainer.events import Event, RunEnded, RunStarted
 from trainer.questions import Answer, Question, QuestionDroppedError, unanswered
 from trainer.runs.folder import RunFolder
-from trainer.runs.sinks import Sink
 
 if TYPE_CHECKING:
     from trainer.engine.answers import SavedPolicy
@@ -44,20 +43,8 @@ def give(future: Future[Answer], answer: Answer | Exception) -> None:
         future.set_result(answer)
 
 
-class Train(Protocol):
-    """The trainer's entry point. It trains a whole run on the calling thread and sends every event to every sink."""
-
-    def __call__(
-        self,
-        config: Any,
-        *,
-        resume: Path | None,
-        preset: str,
-        sinks: Sequence[Sink],
-        control: Control,
-        accept_data: bool,
-    ) -> RunEnded:
-        """Run to the end. Raises TrainerError for problems that a user can fix."""
+Train = Callable[..., RunEnded]
+"""The trainer's entry point, `trainer.engine.training.train`."""
 
 
 class TrainingThread:
@@ -83,19 +70,18 @@ class TrainingThread:
         # Separate from the events: of these calls, a signal handler may make only SimpleQueue.put.
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._began = False  # whether the run has
-        self._ended: RunEnded | None = None
-        self._failure: BaseException | None = None
-        self._done = threading.Event()
+        self._executor = ThreadPoolExecutor(1, "trainer")
+        self._ended: Future[RunEnded] | None = None  # once started
         self._train = partial(
             train or _train, config, resume=resume, preset=preset, sinks=[self], accept_data=accept_data
         )
-        self._thread = threading.Thread(target=self._run, name="trainer")
         self.stop_reason = ""  # why the run was asked to stop; empty before that
         self._stopped_at = math.inf  # seconds on the monotonic clock
 
     def start(self) -> None:
         """Start the trainer's thread."""
-        self._thread.start()
+        self._ended = self._executor.submit(self._run)
+        self._ended.add_done_callback(lambda _: self._wakeups.put(None))
 
     def emit(self, event: Event) -> None:
         """Receive an event of the trainer, which never waits.
@@ -127,7 +113,7 @@ class TrainingThread:
     @property
     def finished(self) -> bool:
         """Return whether the run is over and all its events were taken."""
-        return self._done.is_set() and not self._events
+        return self._is_done and not self._events
 
     @property
     def stuck(self) -> bool:
@@ -136,7 +122,7 @@ class TrainingThread:
         It has not heard for seconds that it is to stop, because it loads a model or is inside a chat template without
         an end. No run has begun yet, so nothing is lost.
         """
-        return time.monotonic() - self._stopped_at > _STUCK_SECONDS and not (self._began or self._done.is_set())
+        return time.monotonic() - self._stopped_at > _STUCK_SECONDS and not (self._began or self._is_done)
 
     def stop(self, reason: str) -> None:
         """Ask the run to save a checkpoint and end. Returns at once, also in a signal handler."""
@@ -161,34 +147,34 @@ class TrainingThread:
 
     def result(self) -> RunEnded:
         """Wait for the end of the run and return it. Raises what the trainer raised."""
-        self._thread.join()
-        if self._failure is not None:
-            raise self._failure
+        self._executor.shutdown()
         assert self._ended is not None
-        return self._ended
+        return self._ended.result()
 
     def __enter__(self) -> TrainingThread:
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._done.is_set():
+        if not self._is_done:
             self.stop("the program is ending")
-        self._thread.join()
+        self._executor.shutdown()
 
-    def _run(self) -> None:
+    @property
+    def _is_done(self) -> bool:
+        return self._ended is not None and self._ended.done()
+
+    def _run(self) -> RunEnded:
         try:
-            self._ended = self._train(control=self._control)
-        except BaseException as failure:  # noqa: BLE001 - raised again by `result`, on the thread that asks
-            self._failure = failure
+            return self._train(control=self._control)
+        except BaseException as failure:
             cause: BaseException | None = failure
             while cause is not None:  # the run's model is among the local variables in their tracebacks
                 traceback.clear_frames(cause.__traceback__)
                 cause = cause.__cause__ or cause.__context__
+            raise
         finally:
             self._control.detach()  # also answers questions to a trainer that failed to start
-            self._done.set()
-            self._wakeups.put(None)
 
 
 def _train(config: AnyConfig, **options: Any) -> RunEnded:

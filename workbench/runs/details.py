@@ -9,27 +9,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.cells import cell_len
 from textual.content import Content
 
 from trainer.errors import StorageError, counted
 from trainer.runs.checkpoint_files import best_checkpoint, checkpoints
 from trainer.runs.folder import RunFolder, read_config
 from trainer.runs.listing import RunSummary
-from workbench.compare.compared_run import LETTERS, read_runs
+from workbench.compare.compared_run import LETTERS, RunGroup, read_runs
 from workbench.compare.report import report_lines
-from workbench.compare.settings import MOST, RunComparison, cautions, difference_rows
+from workbench.compare.settings import cautions, compared_settings, setting_lines
 from workbench.kit.saving import write_lines
 from workbench.run.run_listing import Glance, state_sign
 from workbench.run.sentences import branched, errors, title
-from workbench.text import TABLE_GAP, Line, fit, moment, plain, table_line, visible
+from workbench.text import moment, plain, visible
 
 _NAMED = 3  # runs that the news name, at most
 _LONGEST_PROBLEM = 500  # characters, at most
-_LONGEST = 200  # characters of a value or of the origin, at most
-_LEAST = 8
+_LONGEST = 200  # characters of the origin, at most
 _REPORT = 120  # columns of the report
-_STYLES = {"text": "", "strong": "bold", "muted": "$text-muted"}
+_STYLES = {"text": "", "strong": "bold"}  # else muted
 
 
 def news(glances: Sequence[Glance], labels: int, since: float) -> list[str]:
@@ -113,33 +111,14 @@ def _cut(text: str, most: int) -> str:
     return visible(text[:most]) + ("…" if len(text) > most else "")
 
 
-def differences_content(comparison: RunComparison, width: int) -> Content:
-    """Return `comparison` as text, problems and warnings first, in lines of at most `width` columns if possible."""
-    lines = [Content.styled(f"✖ {visible(problem)}", "$text-error") for problem in comparison.problems]
-    lines += [Content.styled(f"▲ {visible(caution)}", "$text-warning") for caution in cautions(comparison.differences)]
-    names = [visible(name) for name in comparison.names]
-    rows = difference_rows(comparison.differences, _LONGEST)
-    if not rows:
-        if len(names) > 1 and not comparison.problems:
-            lines.append(Content.styled("Their configurations are the same", "$text-muted"))
-        return Content("\n").join(lines)
-    keys = max(cell_len(key) for key, _ in rows)
-    room = (width - keys) // len(names) - TABLE_GAP
-    widest = max(cell_len(text) for text in [*names, *(value for _, values in rows for value in values)])
-    table: list[Line] = []
-    if room >= min(_LEAST, widest):
-        room = min(room, widest)
-        table = [table_line([(" " * keys, "muted")], ((name, "muted") for name in names), room)]
-        table += [
-            table_line([(fit(key, keys), "muted")], ((text, "text") for text in texts), room) for key, texts in rows
-        ]
-    else:  # a line for each value
-        for key, texts in rows:
-            table.append([(key, "strong")])
-            table += [[(f"  {name} ", "muted"), (text, "text")] for name, text in zip(names, texts, strict=True)]
-    lines += [Content.assemble(*((text, _STYLES[role]) for text, role in line)).rstrip() for line in table]
-    if (more := len(comparison.differences) - MOST) > 0:
-        lines.append(Content.styled(f"and {counted(more, 'more setting')}", "$text-muted"))
+def differences_content(groups: Sequence[RunGroup], width: int) -> Content:
+    """Return how the configurations of runs differ, problems and warnings first."""
+    settings = compared_settings(groups)
+    problems = [problem for group in groups for problem in group.runs[0].problems]
+    lines = [Content.styled(f"✖ {visible(problem)}", "$text-error") for problem in problems]
+    lines += [Content.styled(f"▲ {visible(caution)}", "$text-warning") for caution in cautions(settings.between)]
+    for line in setting_lines(groups, settings, width):
+        lines.append(Content.assemble(*((text, _STYLES.get(role, "$text-muted")) for text, role in line)).rstrip())
     return Content("\n").join(lines)
 
 

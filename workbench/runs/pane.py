@@ -22,7 +22,7 @@ from textual.widgets import Input, Static
 from trainer.errors import TrainerError
 from trainer.runs.folder import TRASH, RunFolder, rename_run, restore_run, trash_run
 from trainer.runs.listing import RunSummary
-from workbench.compare.settings import RunComparison, compare_runs
+from workbench.compare.compared_run import RunGroup, read_configs
 from workbench.kit.cursor_list import CursorList, FilterField
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.drawing import CutText
@@ -134,7 +134,7 @@ class RunsPane(Pane):
         self._workspace: Workspace | None = None
         self._throttled = Throttled()
         self._detail: Detail | None = None
-        self._comparison: RunComparison | None = None
+        self._comparison: list[RunGroup] | None = None  # of the marked runs
         self._marked: list[str] = []  # in the order of marking
         self._compared: list[Path] = []  # as last posted to the app
         self._open = ""  # name of the run on the screen, if it is in this folder
@@ -284,7 +284,7 @@ class RunsPane(Pane):
 
     @work(group="comparison", exclusive=True)
     async def _compare(self, folders: list[RunFolder]) -> None:
-        found = await asyncio.to_thread(compare_runs, folders)
+        found = await asyncio.to_thread(read_configs, folders)
         if [folder.name for folder in folders] == self._marked:
             self._comparison = found
             self._show_selected()

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from trainer.errors import StorageError
+from trainer.errors import storage_error
 from trainer.files import PRIVATE, open_file
 from workbench.system.output import PROGRAM
 
@@ -87,8 +87,8 @@ def continue_headless(folder: Path, *, environment: Mapping[str, str] | None = N
 
     command = own_command("--no-ui", "--resume", str(folder.resolve()), "--display", "plain")
     environment = {**(os.environ if environment is None else environment), PASSED_ON: trusted_code().passed_on()}
-    try:
-        with os.fdopen(open_file(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab") as log:
-            return started(command, log, log, own_session=True, environment=environment)
-    except OSError as error:
-        raise StorageError(f"cannot continue headless: {error}; run ppo-workbench --no-ui --resume {folder}") from None
+    with (
+        storage_error("cannot continue headless", f"run ppo-workbench --no-ui --resume {folder}"),
+        os.fdopen(open_file(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab") as log,
+    ):
+        return started(command, log, log, own_session=True, environment=environment)

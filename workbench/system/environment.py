@@ -93,10 +93,7 @@ def parse_color(answer: bytes) -> bool | None:
 
 def _ask(reader: int, writer: int) -> tuple[bytes, bytes]:
     """Return the terminal's answer, and what else it sent: keys."""
-    try:
-        before = termios.tcgetattr(reader)
-    except termios.error:
-        return b"", b""
+    before = termios.tcgetattr(reader)
     received = b""
     try:
         tty.setcbreak(reader, termios.TCSANOW)  # TCSAFLUSH would drop what is typed
@@ -107,8 +104,6 @@ def _ask(reader: int, writer: int) -> tuple[bytes, bytes]:
                 if not (data := os.read(reader, 1024)):
                     break
                 received += data
-    except OSError:
-        pass
     finally:
         termios.tcsetattr(reader, termios.TCSANOW, before)
     return received, _FENCE.sub(b"", _COLOR.sub(b"", received))

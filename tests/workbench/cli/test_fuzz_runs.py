@@ -36,7 +36,7 @@ from trainer.runs.checkpoint_files import write_state
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from workbench.cli.main import main
-from workbench.compare.settings import compare_runs
+from workbench.compare.compared_run import read_configs
 from workbench.config.document import ConfigDocument
 from workbench.headless import dashboard, summary
 from workbench.kit.pane_strip import status_pieces
@@ -147,7 +147,7 @@ def _use(run: Path, elsewhere: Path, random: Random) -> None:
         read_predictions(run / HELD_OUT)
     read_detail(folder)
     Supervisor().watch(run)
-    compare_runs([folder, RunFolder(run.with_name("b"))])
+    read_configs([folder, RunFolder(run.with_name("b"))])
     with contextlib.suppress(TrainerError):
         assert ConfigDocument.of_run(run).problems is not None
     with contextlib.suppress(TrainerError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +15,20 @@ from scripted_run import ended, iteration, started
 from trainer.config import Config
 from trainer.config.pairs import DPOConfig
 from trainer.events import SettingChanged
-from workbench.compare.compared_run import ComparedRun, shared_prompts
+from trainer.runs.folder import RunFolder
+from workbench.compare.compared_run import ComparedRun, read_configs, shared_prompts
 from workbench.compare.frontier import SEVERAL, Curve, Point, plot
 from workbench.compare.report import curve_lines, report_lines
-from workbench.compare.settings import ComparedSettings, cautions, compared_settings, setting_lines
+from workbench.compare.settings import (
+    ComparedSettings,
+    Difference,
+    cautions,
+    compared_settings,
+    config_differences,
+    setting_lines,
+)
 from workbench.run.metrics import DPO, REWARD_MODEL
+from workbench.runs.details import differences_content
 from workbench.text import plain, table_lines, text_lines
 
 
@@ -211,3 +221,88 @@ def test_a_report_says_what_is_missing() -> None:
     assert "no saved samples of A, B, C" in lines
     rewards = [compared("a", events_of_kind(REWARD_MODEL)), compared("b", [started(), ended()])]
     assert "no run has both a score and a KL in nats a sequence" in report(rewards, 100)
+
+
+# the configurations of marked runs
+
+
+def test_only_settings_that_differ_are_named_by_dotted_key_in_the_files_order() -> None:
+    a = {"run": {"name": "a"}, "ppo": {"kl_coef": 0.1, "epochs": 4}, "z": 2}
+    b = {"run": {"name": "b"}, "ppo": {"kl_coef": 0.2, "epochs": 4}}
+    assert config_differences({"a": a, "b": b}) == [
+        Difference("ppo.kl_coef", {"a": 0.1, "b": 0.2}),
+        Difference("z", {"a": 2, "b": None}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (1, 1.0, True),
+        (1, True, False),
+        (math.nan, math.nan, True),
+        ([1, 2], [2, 1], False),
+        ([{"a": 1}], [{"a": True}], False),
+        ("1", 1, False),
+    ],
+)
+def test_values_are_the_same_when_toml_means_the_same(one: object, other: object, same: bool) -> None:
+    assert (config_differences({"a": {"k": one}, "b": {"k": other}}) == []) is same
+
+
+def folder_with(path: Path, config: str | bytes) -> RunFolder:
+    path.mkdir()
+    (path / "config.toml").write_bytes(config if isinstance(config, bytes) else config.encode())
+    return RunFolder(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"schema = 99",
+        b"\xff\xfe",
+        b"x = " + b"[" * 5000,
+        ".".join("a" * 4000).encode() + b" = 1",
+        b"# " + b"x" * 300_000,
+        b"a = 1\na = 2",
+    ],
+    ids=["newer", "not utf-8", "nested", "deep", "large", "twice"],
+)
+def test_a_file_that_cannot_be_read_is_a_problem_of_one_line_and_the_others_are_compared(
+    tmp_path: Path, content: bytes
+) -> None:
+    configs = {"a": "[ppo]\nepochs = 2\n", "b": content, "c": "schema = 1\n[ppo]\nepochs = 4\n"}
+    groups = read_configs([folder_with(tmp_path / name, config) for name, config in configs.items()])
+    assert [len(group.runs[0].problems) for group in groups] == [0, 1, 0]
+    shown = differences_content(groups, 100).plain.splitlines()
+    assert shown[0].startswith("✖ ")
+    assert str(tmp_path / "b" / "config.toml") in shown[0]
+    assert [line.split() for line in shown[1:]] == [["A", "a", "C", "c"], ["ppo.epochs", "2", "4"]]
+
+
+@pytest.mark.parametrize("width", [20, 38, 60, 120])
+def test_marked_runs_are_compared_in_any_width_and_warned_about(tmp_path: Path, width: int) -> None:
+    length = '{ kind = "length", weight = 0.5, target = 40, tolerance = 8 }'
+    folders = [
+        folder_with(tmp_path / "quickstart-0001", '[reward]\nsources = [{ kind = "lexicon", weight = 1.0 }]'),
+        folder_with(
+            tmp_path / "b\x1b[31m[@click=app.quit]",
+            f'[reward]\nsources = [{{ kind = "lexicon", weight = 1.0 }}, {length}]\n[run]\n"[/x]" = "\\u001b]0;t"',
+        ),
+    ]
+    shown = differences_content(read_configs(folders), width).plain
+    assert shown.startswith("▲ different rewards: the scores are not comparable (reward.sources)")
+    assert max(map(cell_len, shown.splitlines()[1:])) <= width
+    if width > 60:
+        assert "lexicon + 0.5 x length 40 tolerance=8" in shown
+        assert shown.splitlines()[-1].split() == ["run.[/x]", "-", '"\\u001b]0;t"']
+    assert "\x1b" not in shown
+    same = differences_content(read_configs(folders[:1] * 2), width).plain
+    assert same.split() == ["No", "shared", "setting", "differs"]
+
+
+def test_a_file_of_a_thousand_settings_is_cut(tmp_path: Path) -> None:
+    many = "\n".join(f'k{i} = "{"x" * 100}"' for i in range(1000))
+    groups = read_configs([folder_with(tmp_path / "a", many), folder_with(tmp_path / "b", "")])
+    lines = differences_content(groups, 80).plain.splitlines()
+    assert lines[-1] == "and 900 more settings"

@@ -69,14 +69,9 @@ def rounded(sample: TokenSample) -> TokenSample:
     )
 
 
-def plain(sample: TokenSample) -> TokenSample:
-    """Return the sample with its alternatives as a list, which can be compared."""
-    return replace(sample, alternatives=list(sample.alternatives))
-
-
 def everything(folder: RunFolder, count: int) -> tuple[list[Sample], list[TokenSample]]:
     """Return the batch and each of its `count` sequences."""
-    tokens = [plain(read_token_sample(folder, SampleKey(3, row))) for row in range(count)]
+    tokens = [read_token_sample(folder, SampleKey(3, row)) for row in range(count)]
     return list(read_batch(folder, 3)), tokens
 
 
@@ -130,9 +125,9 @@ def test_a_token_sample_has_all_that_was_written(folder: RunFolder) -> None:
     write(folder, *(sequence(row, 5 * row) for row in range(4)))
     for row in range(1, 4):
         sample = read_token_sample(folder, SampleKey(3, row))
-        assert plain(sample) == rounded(token_sample(3, row, 5 * row))
+        assert sample == rounded(token_sample(3, row, 5 * row))
     empty = read_token_sample(folder, SampleKey(3, 0))
-    assert (len(empty), empty.texts, empty.ratios, list(empty.alternatives)) == (0, [], [], [])
+    assert (len(empty), empty.texts, empty.ratios, empty.alternatives) == (0, [], [], [])
     assert empty.numbers == dict.fromkeys(TOKEN_COLUMNS, empty.tokens)
 
 
@@ -143,49 +138,30 @@ def test_a_sequence_is_found_by_the_number_of_its_row_not_by_its_place(folder: R
         read_token_sample(folder, SampleKey(3, 0))
 
 
-@pytest.mark.parametrize("length", [0, 2, 4])
-def test_lists_of_another_length_are_cut_or_filled_so_that_each_token_has_a_value(
-    folder: RunFolder, length: int
-) -> None:
-    other = sequence(0, length)
-    lists = {name: value for name, value in other.items() if isinstance(value, list) and name != "tokens"}
-    write(folder, sample_row(0, 3) | lists)
+def test_what_a_sequence_may_lack_is_left_out(folder: RunFolder) -> None:
+    lacking = ("token_texts", "ratios", "top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs", "values")
+    write(folder, sample_row(0, 2) | dict.fromkeys(lacking) | {"parts": {"lexicon": None, "length": 1.0}})
     sample = read_token_sample(folder, SampleKey(3, 0))
-    kept = min(length, 3)
-    assert sample.texts == [*other["token_texts"][:kept], *["⟨100⟩", "⟨101⟩", "⟨102⟩"][kept:]]
-    missing = [math.nan] * (3 - kept)
-    for name in TOKEN_COLUMNS:
-        np.testing.assert_equal(sample.numbers[name], [*in_float32(other[name][:kept]), *missing])
-    assert [len(passes) for passes in sample.ratios] == [2] * kept + [0] * (3 - kept)
-    assert [len(place) for place in sample.alternatives] == [5] * kept + [0] * (3 - kept)
-
-
-def test_nulls_within_lists_are_nan_and_their_neighbours_stay(folder: RunFolder) -> None:
-    nulls = {
-        "tokens": [7, None],
-        "token_texts": [None, "a"],
-        "kl": [None, 0.5],
-        "ratios": [None, [1.0, None]],
-        "top_tokens": [None, [5, 6]],
-        "top_texts": [None, [None, "b"]],
-        "top_logprobs": [None, None],
-        "top_ref_logprobs": [[-1.0], [-0.5]],
-        "parts": {"lexicon": None, "length": 1.0},
-    }
-    write(folder, sample_row(0, 2) | nulls)
-    sample = read_token_sample(folder, SampleKey(3, 0))
-    assert (sample.tokens, sample.texts) == ([7, -1], ["⟨7⟩", "a"])
-    np.testing.assert_equal(sample.numbers["kl"], [math.nan, 0.5])
-    np.testing.assert_equal(sample.ratios, [[], [1.0, math.nan]])
-    assert sample.alternatives[0] == []
-    np.testing.assert_equal(
-        [tuple(one) for one in sample.alternatives[1]], [(5, "⟨5⟩", math.nan, -0.5), (6, "b", math.nan, math.nan)]
-    )
+    assert (sample.texts, sample.ratios, sample.alternatives) == (["⟨100⟩", "⟨101⟩"], [], [])
+    assert "values" not in sample.numbers
     np.testing.assert_equal(dict(sample.parts), {"lexicon": math.nan, "length": 1.0})
-    names = ("top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs")  # that a run may not keep
-    write(folder, sample_row(0, 2) | dict.fromkeys(names), sample_row(1, 2) | {name: [[], []] for name in names})
-    assert list(read_token_sample(folder, SampleKey(3, 0)).alternatives) == []
-    assert list(read_token_sample(folder, SampleKey(3, 1)).alternatives) == [[], []]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        {"kl": [0.5]},
+        {"kl": [None, 0.5]},
+        {"tokens": [7, None]},
+        {"token_texts": ["a", "b", "c"]},
+        {"ratios": [None, [1.0]]},
+        {"top_texts": [["a", None], ["b", "c"]]},
+    ],
+)
+def test_values_that_are_not_one_for_each_token_are_damage(folder: RunFolder, column: dict[str, Any]) -> None:
+    write(folder, sample_row(0, 2) | column)
+    with pytest.raises(StorageError, match=r"damaged.*of row 0"):
+        read_token_sample(folder, SampleKey(3, 0))
 
 
 def test_columns_of_other_types_that_hold_the_same_read_alike(folder: RunFolder) -> None:

@@ -289,7 +289,7 @@ def steered(emit: Callable[..., None], control: Control) -> RunEnded:
         emit(samples(run.number, ("Once upon a time", " there was joy.")))
         emit(iteration(run.number, kl_coef=run.settings["ppo.kl_coef"]))
         run.number += 1
-        control.between_iterations()
+        control.check(step_done=True)
 
     return _until_interrupted(emit, control, iterate)
 

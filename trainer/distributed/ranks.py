@@ -58,7 +58,7 @@ class Ranks:
         self.alone = self.size == 1  # this process trains the run by itself
         self.timeout = timeout  # seconds that an exchange may take
         self.hosts = [f"rank {rank}" for rank in range(self.size)]  # names for messages
-        self.on_hang: Callable[[str], None] = lambda _: None
+        self.on_hang: Callable[[str], object] = lambda _: None
         """Called with the reason before the process ends because an exchange took too long, on another thread."""
         self.begin()
         self._began: float | None = None  # of the exchange under way
@@ -252,13 +252,11 @@ class Ranks:
         return order
 
     def meet(self, check: Callable[[], None]) -> None:
-        """Wait for all ranks, while the first one handles requests by `check`, which may hold or end their work.
+        """Wait for all of several ranks, while the first handles requests by `check`, which may hold or end their work.
 
         Raises what `check` raises there, and Released on the others.
         """
-        if self.alone:
-            check()
-        elif not self.leads:
+        if not self.leads:
             if self.receive()["do"] == "stop":
                 raise Released
         else:

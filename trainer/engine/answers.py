@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -21,7 +21,7 @@ from trainer.errors import DataError, Interrupted, RewardError, TrainerError, Un
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.models.trunk import vocabulary_size
-from trainer.policy_checkpoint import Snapshot, load_checkpoint
+from trainer.policy_checkpoint import load_checkpoint
 from trainer.ppo.steps import add_kl_to_sa_pairs, add_policy_logprobs_and_values
 from trainer.questions import Answer, Question, QuestionDroppedError, WrittenResponse
 from trainer.rewards import RewardInput, RewardResult, TrainerState, Trust, build_rewards
@@ -64,8 +64,7 @@ def answer(
             raise UsageError(f"token id {unknown[0]}: the model's ids are 0 to {size - 1}")
         prompt = _prompt(question, model, config)
         text = prompt.text
-        sampling = _sampling(question, config.rollout)
-        _check_tokens(question, prompt, sampling, model)
+        sampling = _sampling(question, prompt, model, config.rollout)
         with actor.reference() if question.writer == "reference" else contextlib.nullcontext():
             responses = generate_responses(
                 model.backbone,
@@ -114,8 +113,11 @@ def _prompt(question: Question, model: LoadedModel, config: Config) -> Prompt:
     return prompt
 
 
-def _sampling(question: Question, rollout: RolloutConfig) -> RolloutConfig:
-    """Return how to sample `question`. Raises UsageError for numbers that no rollout may have."""
+def _sampling(question: Question, prompt: Prompt, model: LoadedModel, rollout: RolloutConfig) -> RolloutConfig:
+    """Return how to sample `question`.
+
+    Raises UsageError for numbers that no rollout may have, a prefix that has ended, and more tokens than fit.
+    """
     if not 1 <= question.count <= MOST_COMPLETIONS:
         raise UsageError(f"count = {question.count}: must be 1 to {MOST_COMPLETIONS}")
     if not 0 <= question.seed < 2**32:
@@ -125,11 +127,7 @@ def _sampling(question: Question, rollout: RolloutConfig) -> RolloutConfig:
     for name, value in given.items():
         if rule := broken_rule(f"rollout.{name}", value):
             raise UsageError(f"{name} = {value}: {rule}")
-    return rollout.model_copy(update=given)
-
-
-def _check_tokens(question: Question, prompt: Prompt, sampling: RolloutConfig, model: LoadedModel) -> None:
-    """Raise UsageError for unknown token ids, a prefix that has ended, and more tokens than fit."""
+    sampling = rollout.model_copy(update=given)
     prefix, tokenizer = question.prefix, model.tokenizer
     if not sampling.ignore_stop:
         ended = bool(set(prefix) & set(tokenizer.eos_token_ids))
@@ -141,6 +139,7 @@ def _check_tokens(question: Question, prompt: Prompt, sampling: RolloutConfig, m
             f"prompt, prefix and max_new_tokens = {sampling.max_new_tokens} need {needed} tokens, but the model's "
             f"context is {model.context}: lower max_new_tokens, or shorten the prompt"
         )
+    return sampling
 
 
 def _measured(
@@ -200,7 +199,6 @@ class SavedPolicy:
     def __init__(self, folder: RunFolder, checkpoint: str = "", *, trust: Trust = trust_none) -> None:
         self.iteration = 0  # completed iterations of the policy's training
         self._folder = folder
-        self._at: Path | None = None
         self._ignored = ""  # why newer checkpoints are not used
         self._config = load_config(folder.config)
         self._model = load_backbone(self._config.model)
@@ -223,24 +221,23 @@ class SavedPolicy:
 
     def use(self, checkpoint: str) -> None:
         """Answer with the policy of another checkpoint from now on; the backbone stays. Raises a TrainerError."""
+        load = functools.partial(load_checkpoint, adapter_config=self._actor.adapter_config)
+        found, problems = checkpoints(self._folder), list[str]()
         if checkpoint:
-            paths = {path.name: path for path in checkpoints(self._folder).paths}
+            paths = {path.name: path for path in found.paths}
             if checkpoint not in paths:
                 what = f"run '{self._folder.name}' has no complete checkpoint '{checkpoint}'"
                 raise UsageError(f"{what}; available: {', '.join(paths) or 'none'}")
-            path, snapshot = self._read(paths[checkpoint])
-            self._ignored = ""
-        elif any(checkpoints(self._folder)):
-            (path, snapshot), problems = read_newest(self._folder, self._read)
-            self._ignored = "; ".join(problems)
+            snapshot = load(paths[checkpoint])
+        elif any(found):
+            snapshot, problems = read_newest(self._folder, load)
         else:
             return
-        if snapshot is None:
-            return
+        self._ignored = "; ".join(problems)
         self._actor.update_policy(snapshot.policy)
         if not self._reward_problem and snapshot.has_statistics_of(self._config.reward):
             self._rewards.restore(snapshot.rewards)
-        self._at, self.iteration = path, snapshot.iteration
+        self.iteration = snapshot.iteration
 
     def answer(self, question: Question, progress: Callable[[], None]) -> Answer:
         """Answer like `trainer.engine.answers.answer`; raises only what `progress` raises.
@@ -263,7 +260,3 @@ class SavedPolicy:
             raise RewardError(self._reward_problem)
         self._rewards.use_state(TrainerState(self.iteration, self._config.ppo.iterations))
         return self._rewards(batch, update_statistics=False)
-
-    def _read(self, path: Path) -> tuple[Path, Snapshot | None]:
-        """Load a checkpoint; None if it is the one in use."""
-        return path, None if path == self._at else load_checkpoint(path, self._actor.adapter_config)

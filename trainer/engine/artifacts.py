@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from trainer.arrays import filled, to_list
 from trainer.config import Config
 from trainer.data import Prompt
-from trainer.errors import UsageError, storage_error
+from trainer.errors import UsageError
 from trainer.events import Evaluation, SamplePreview, SamplesWritten
 from trainer.files import PRIVATE, SHARED
 from trainer.policy_checkpoint import Snapshot, save_checkpoint
@@ -123,15 +124,6 @@ def older_checkpoint(folder: RunFolder, to: int | None, *, before: int) -> Path:
     return older[to]
 
 
-def forget_best(folder: RunFolder, iteration: int) -> None:
-    """Delete best.json if it names the checkpoint after `iteration`, which is about to contain another state."""
-    best = read_best(folder)
-    if best is None or best.iteration != iteration:
-        return
-    with storage_error(f"cannot delete '{folder.best}'", "fix the folder"):
-        folder.best.unlink()
-
-
 def sample_rows(
     batch: Experience,
     prompts: Sequence[Prompt],
@@ -165,6 +157,9 @@ def sample_rows(
         if value is not None
     }
     responses, lengths, truncated = np.array(batch.responses), to_list(batch.response_lengths), to_list(batch.truncated)
+    as_json = functools.partial(
+        json.dumps, ensure_ascii=False, default=lambda value: getattr(value, "tolist", value.__str__)()
+    )
     rows = []
     for row, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
         left_out = () if trained[row] else _TRAINED
@@ -182,8 +177,8 @@ def sample_rows(
             "score": scores[row],
             "sequence_score": sequence_scores[row],
             "parts": {name: None if math.isnan(part[row]) else part[row] for name, part in rewards.parts.items()},
-            "columns": _json(prompt.columns),
-            "extra": _json({name: found[row] for name, found in rewards.extra.items()}) if rewards.extra else None,
+            "columns": as_json(prompt.columns),
+            "extra": as_json({name: found[row] for name, found in rewards.extra.items()}) if rewards.extra else None,
             "length": length,
             "kl_sum": float(k1.sum()),
             **{name: value[row] if trained[row] else None for name, value in by_sequence.items()},
@@ -223,10 +218,6 @@ def settings_of(batch: Experience, config: Config, *, kl_coef: float, trains_pol
         trains_policy=trains_policy,
         has_signal=has_signal(batch),
     )
-
-
-def _json(values: dict[str, Any]) -> str:
-    return json.dumps(values, ensure_ascii=False, default=lambda value: getattr(value, "tolist", value.__str__)())
 
 
 def _known(x: mx.array) -> list[float | None]:

@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 from trainer.config import Config, config_warnings, load_config, parse_overrides, resolve_paths, with_later_seed
 from trainer.config.fields import PATTERNS, RUN_NAME
 from trainer.config.loading import differences, with_overrides
-from trainer.errors import UsageError, counted
+from trainer.errors import UsageError
 from trainer.events import BranchedFrom, Event, RunStarted, SettingChanged, plain
-from trainer.files import read_json
 from trainer.runs.branch_folder import checkpoint_at, create_branch, identity, name_in_use, start_of
-from trainer.runs.checkpoint_files import STATE, checkpoints, iteration_of
+from trainer.runs.checkpoint_files import checkpoints, iteration_of
 from trainer.runs.folder import TRASH, RunFolder, read_config, run_folders
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import PPO
@@ -101,7 +100,14 @@ def plan_branches(parent: RunFolder, request: BranchRequest) -> BranchPlan:
         request = request._replace(name=request.config.run.name)
     new = _changed(base, request)
     changes = {key: values for key, values in differences(base, new) if key != _COUNT}
-    _check_changes(base, new, changes, checkpoint, request.at)
+    for key in changes:
+        if key in _REFUSED:
+            raise UsageError(f"{key} cannot change in a branch: {_REFUSED[key]}")
+        if key.startswith("model.") and key not in _FREE_OF_STATE:
+            raise UsageError(
+                f"{key} cannot change in a branch: the checkpoint is of this model and its adapters; begin a new run, "
+                f"with model.policy_init = '{checkpoint / 'policy'}' to begin as this policy"
+            )
     if request.control and not changes:
         raise UsageError("--control trains without the changes, and there are none: give --set KEY=VALUE")
     if request.name and not re.fullmatch(RUN_NAME, request.name):
@@ -223,34 +229,3 @@ def _changed(base: Config, request: BranchRequest) -> Config:
             "with --iterations M"
         )
     return new
-
-
-def _check_changes(
-    base: Config, new: Config, changes: Mapping[str, tuple[Any, Any]], checkpoint: Path, iteration: int
-) -> None:
-    """Raise UsageError for changes that do not fit the checkpoint, or would change nothing after it."""
-    for key in changes:
-        if key in _REFUSED:
-            raise UsageError(f"{key} cannot change in a branch: {_REFUSED[key]}")
-        if key.startswith("model.") and key not in _FREE_OF_STATE:
-            raise UsageError(
-                f"{key} cannot change in a branch: the checkpoint is of this model and its adapters; begin a new run, "
-                f"with model.policy_init = '{checkpoint / 'policy'}' to begin as this policy"
-            )
-    warmup = max(base.ppo.critic_warmup, new.ppo.critic_warmup)
-    if "ppo.critic_warmup" in changes and warmup <= iteration:
-        raise UsageError(
-            f"ppo.critic_warmup = {new.ppo.critic_warmup} changes nothing: it is about the first "
-            f"{counted(warmup, 'iteration')}, and the branch begins after iteration {iteration}"
-        )
-    if "optim.warmup_steps" in changes and new.optim.schedule == "constant":
-        warmup = max(base.optim.warmup_steps, new.optim.warmup_steps)
-        try:
-            steps = int(read_json(checkpoint / STATE)["optimizer_steps"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return  # resuming says what is wrong
-        if warmup <= steps:
-            raise UsageError(
-                f"optim.warmup_steps = {new.optim.warmup_steps} changes nothing: it is about the first "
-                f"{counted(warmup, 'step')}, and the checkpoint is after step {steps}"
-            )

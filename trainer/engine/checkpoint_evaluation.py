@@ -16,6 +16,7 @@ from trainer.config.loading import load_config_as
 from trainer.config.pairs import DPOConfig, as_ppo
 from trainer.config.schema import RewardConfig
 from trainer.data import Prompt, column_names, load_prompts
+from trainer.engine.dpo import began_with
 from trainer.engine.ppo import changed_since, run_prompts
 from trainer.errors import DataError, StorageError, UsageError, counted
 from trainer.evaluation.held_out import BestOfN, EvaluationReport, Measured, ReferenceBaseline, Scores, measure
@@ -29,7 +30,6 @@ from trainer.evaluation.intervals import (
     share_interval,
 )
 from trainer.events import Event
-from trainer.files import read_regular
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.pairs.comparisons import load_preferences, policy_comparisons
@@ -152,11 +152,7 @@ def _held_out_of_pairs(
     model = load_backbone(config.model)
     data = policy_comparisons(preferences, model, dpo)
     prompts, warnings = _first(data.prompts, dpo.eval.prompts, options)
-    try:
-        began_with = read_regular(folder.pairs).strip()
-    except OSError:
-        began_with = b""
-    if began_with != data.fingerprint.encode():
+    if not began_with(folder, data):
         warnings.append("the preferences are not those of the training: some of these may have been trained on")
     return prompts, warnings, model
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from trainer.errors import Interrupted
 from trainer.events import HumanEvaluation
@@ -20,21 +20,13 @@ ENDED = "the run ended before it was answered"
 NO_ANSWERS = "this trainer takes no questions"
 
 
-class Waiting(NamedTuple):
-    """A waiting question, who gets the answer, and whether they still wait for it."""
-
-    question: Question
-    reply: Reply
-    dropped: Dropped
-
-
 class Steered(Protocol):
     """A run as requests steer it, on the trainer's thread in `Control.check`."""
 
     def handle(self, request: str, *values: Any) -> None:
         """Handle a request: "checkpoint", "rollback" (to, reason), "set" (key, value), "report" (event).
 
-        "paused" and "resumed" report what has just happened.
+        "paused", "resumed" and "stopped" (after the last checkpoint) report what has just happened.
         """
 
     def answer(self, question: Question, check: Callable[[], None]) -> Answer:
@@ -47,15 +39,15 @@ class Steered(Protocol):
 class Control:
     """Requests to a running trainer, from any thread, and all but `ask` from a signal handler; each returns at once.
 
-    The trainer calls `attach`, `detach`, `check`, `check_end`, `between_iterations` and `clock`, all on its own thread.
-    While no run is attached, as at the start of one, requests other than those to pause and to end are lost.
+    The trainer calls `attach`, `detach`, `check`, `take_rest` and `clock`, all on its own thread. While no run is
+    attached, as at the start of one, requests other than those to pause and to end are lost.
     """
 
     def __init__(self) -> None:
         # Takes no lock that the thread interrupted by a signal handler could hold.
         self._requests: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()  # an empty one wakes a paused trainer
-        self._ends: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()  # reasons, and whether to save
-        self._questions: deque[Waiting] = deque()
+        self._ends: dict[bool, str] = {}  # the first reason to end, by whether to save
+        self._questions: deque[tuple[Question, Reply, Dropped]] = deque()
         self._takes_questions = True
         self._lock = threading.Lock()  # no question may slip in while `detach` empties the queue
         # Used by the trainer's thread alone:
@@ -64,17 +56,16 @@ class Control:
         self._inbox_due = 0.0
         self._paused = False
         self._stepping = False
-        self._end: tuple[str, bool] | None = None
         self._held = 0.0
 
     def stop(self, reason: str = "stopped by the user") -> None:
         """End the run, within a token step or micro-batch, after a checkpoint of the last whole iteration."""
-        self._ends.put((reason, True))
+        self._ends.setdefault(True, reason)
         self._requests.put(())
 
     def abort(self, reason: str = "aborted by the user") -> None:
         """End the run at once, without a checkpoint."""
-        self._ends.put((reason, False))
+        self._ends.setdefault(False, reason)
         self._requests.put(())
 
     def pause(self) -> None:
@@ -117,7 +108,7 @@ class Control:
         """
         with self._lock:
             if self._takes_questions:
-                self._questions.append(Waiting(question, reply, dropped))
+                self._questions.append((question, reply, dropped))
                 self._requests.put(())
                 return
         reply(unanswered(question, ENDED))
@@ -137,44 +128,34 @@ class Control:
             self._takes_questions = False
             left = list(self._questions)
             self._questions.clear()
-        for waiting in left:
-            waiting.reply(unanswered(waiting.question, ENDED))
+        for question, reply, _ in left:
+            reply(unanswered(question, ENDED))
         self._run = None
         self._look_into_inbox = lambda: None
 
-    def check(self) -> None:
+    def check(self, *, step_done: bool = False) -> None:
         """Handle requests: answer questions, wait while paused, raise Interrupted if the run is to end.
 
         The trainer calls it between its smallest steps, so it returns at once if there is nothing to handle.
+        step_done: an iteration is complete, which is where a single step ends.
         """
         began = time.perf_counter()
-        if began < self._inbox_due and self._requests.empty() and self._end is None and not self._paused:
+        if step_done and self._stepping:
+            self._paused = True
+        if began < self._inbox_due and self._requests.empty() and not self._ends and not self._paused:
             return
-        self._handle_waiting()
-        if not self._paused:
+        is_held = False  # and reported to be paused
+        while True:
+            self._handle_waiting(INBOX_SECONDS if is_held else 0.0)
+            if self._paused and not is_held:
+                is_held = True
+                self._handle("paused")
             self._answer()
-        if self._paused:  # perhaps only since the answers
-            self._hold()
+            if not self._paused:
+                break
+        if is_held:
+            self._handle("resumed")
         self._held += time.perf_counter() - began
-
-    def check_end(self) -> None:
-        """Raise Interrupted if the run is to end, here and in each later check; leave other requests for `check`.
-
-        The trainer calls it while no run is attached that could handle them.
-        """
-        with contextlib.suppress(queue.Empty):
-            while True:
-                end = self._ends.get_nowait()
-                if self._end is None or not end[1]:  # the first reason to stop counts, and an abort overrules it
-                    self._end = end
-        if self._end is not None:
-            reason, save = self._end
-            raise Interrupted(reason, save=save)
-
-    def between_iterations(self) -> None:
-        """Call `check` before an iteration begins, which is where a single step ends."""
-        self._paused = self._paused or self._stepping
-        self.check()
 
     def take_rest(self) -> None:
         """Handle what was requested since the last `check`, never waiting or interrupting: the run is ending."""
@@ -186,14 +167,6 @@ class Control:
         """Return seconds on a clock that stops while the trainer handles requests: paused, or answering."""
         return time.perf_counter() - self._held
 
-    def _hold(self) -> None:
-        self._handle("paused")
-        self._answer()
-        while self._paused:
-            self._handle_waiting(INBOX_SECONDS)
-            self._answer()
-        self._handle("resumed")
-
     def _handle(self, request: str, *values: Any) -> None:
         if request == "pace":
             self._paused, self._stepping = values
@@ -203,26 +176,26 @@ class Control:
     def _answer(self) -> None:
         """Answer waiting questions one after the other. Other requests are handled meanwhile."""
         while self._questions:
-            waiting = self._questions.popleft()
-            answer = unanswered(waiting.question, ENDED)
+            question, reply, dropped = self._questions.popleft()
+            answer = unanswered(question, ENDED)
 
-            def check(waiting: Waiting = waiting) -> None:
+            def check(dropped: Dropped = dropped) -> None:
                 self._handle_waiting()
-                if waiting.dropped():
+                if dropped():
                     raise QuestionDroppedError
 
             try:
-                if waiting.dropped():
-                    answer = unanswered(waiting.question, DROPPED)
+                if dropped():
+                    answer = unanswered(question, DROPPED)
                 elif self._run is None:
-                    answer = unanswered(waiting.question, NO_ANSWERS)
+                    answer = unanswered(question, NO_ANSWERS)
                 else:
-                    answer = self._run.answer(waiting.question, check)
+                    answer = self._run.answer(question, check)
             finally:
-                waiting.reply(answer)
+                reply(answer)
 
     def _handle_waiting(self, wait: float = 0.0) -> None:
-        """Handle requests, after waiting for at most `wait` seconds."""
+        """Handle requests, after waiting for at most `wait` seconds. Raises Interrupted if the run is to end."""
         if (now := time.perf_counter()) >= self._inbox_due:
             self._inbox_due = now + INBOX_SECONDS
             self._look_into_inbox()
@@ -232,4 +205,6 @@ class Control:
                 if request:
                     self._handle(*request)
                 request = self._requests.get_nowait()
-        self.check_end()
+        for save in (False, True):  # an abort overrules a stop
+            if save in self._ends:
+                raise Interrupted(self._ends[save], save=save)

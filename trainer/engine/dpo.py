@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, Self
 
@@ -16,17 +16,22 @@ from trainer.events import DPOStep
 from trainer.files import read_regular
 from trainer.memory.estimate import changed
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.backbone import LoadedModel, LoadedTokenizer
+from trainer.models.backbone import LoadedModel
 from trainer.models.trunk import check_grad_checkpoint
 from trainer.pairs.comparisons import Comparisons, load_material, policy_comparisons
 from trainer.pairs.groups import changed_preferences
 from trainer.policy_checkpoint import Snapshot
 from trainer.ppo.loop import PPO
-from trainer.preferences.records import Preference
 from trainer.reward_model.pair_evaluation import length_slope_of
 from trainer.rewards import Rewards, build_rewards, load_functions
 from trainer.rewards.model_reward import keep_models
 from trainer.runs.folder import RunFolder
+
+
+def began_with(folder: RunFolder, data: Comparisons) -> bool:
+    """Return whether the run in `folder` began with the preferences of `data`. Raises StorageError."""
+    with storage_error(f"cannot read '{folder.pairs}'", "start a new run"):
+        return read_regular(folder.pairs).strip() == data.fingerprint.encode()
 
 
 class DPO(StepTraining):
@@ -41,17 +46,9 @@ class DPO(StepTraining):
         if self.ranks.leads:
             self._functions = load_functions(self.config.reward, trust=self._trust)
             self.warnings += keep_models(self.config)
-
-        def compared(preferences: Iterable[Preference], model: LoadedTokenizer, config: DPOConfig) -> Comparisons:
-            data = policy_comparisons(preferences, model, config)
-            if folder:
-                with storage_error(f"cannot read '{folder.pairs}'", "start a new run"):
-                    began_with = read_regular(folder.pairs).strip()
-                if began_with != data.fingerprint.encode():
-                    raise changed_preferences(config.data)
-            return data
-
-        self.model, self.data, warnings = load_material(self.config, self._preferences, compared)
+        self.model, self.data, warnings = load_material(self.config, self._preferences, policy_comparisons)
+        if folder and not began_with(folder, self.data):
+            raise changed_preferences(self.config.data)
         self.warnings += [*warnings, *self.data.warnings]
         return [self.data.fingerprint]
 

@@ -9,7 +9,6 @@ the user who trains the run has access.
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import itertools
 import json
@@ -43,14 +42,23 @@ _PRIVATE_FOLDER = 0o700
 _count = itertools.count()
 
 
-def send(folder: Path, command: Command, **values: Any) -> None:
-    """Send a request to the process that trains the run in `folder`; return before it is handled.
+def send(folder: Path, command: Command, **values: Any) -> str:
+    """Send a request to the process that trains the run in `folder`; return its name before it is handled.
 
     values: `key` and `value` of "set", which must be plain; `event` of "report", as its `as_dict` gives it; `reason` of
-    "stop", "abort" and "rollback"; `to` of "rollback", an iteration. Raises UsageError if no process trains the run,
-    StorageError if the request cannot be written.
+    "stop", "abort" and "rollback"; `to` of "rollback", an iteration. Raises UsageError if no process trains the run or
+    the request is too long, StorageError if it cannot be written.
     """
-    _leave(RunFolder(folder), command, json.dumps({"command": command, **values}))
+    run = RunFolder(folder)
+    if not run.is_live():
+        raise UsageError(f"run '{run.name}' is not being trained, so '{command}' does nothing: resume it first")
+    text = json.dumps({"command": command, **values}, ensure_ascii=False, separators=(",", ":"))
+    if len(text.encode(errors="replace")) > _MAX_BYTES:
+        raise UsageError(f"the {command} takes more than {_MAX_BYTES // 1024} KiB: shorten its prompt or its prefix")
+    name = f"{time.time_ns():020d}-{os.getpid()}-{next(_count):06d}.json"
+    with storage_error(f"cannot leave a request in '{run.control}'", "only the user who trains a run can steer it"):
+        _write(run.control / name, text)
+    return name
 
 
 def add_event(folder: Path, event: HumanEvaluation) -> None:
@@ -72,13 +80,10 @@ def add_event(folder: Path, event: HumanEvaluation) -> None:
 def ask(folder: Path, question: Question) -> Path:
     """Ask the model of the run that another process trains in `folder`; return where the answer will be.
 
-    Raises what `send` does, and UsageError for a question that is too long for a file.
+    Raises what `send` does.
     """
-    text = f'{{"command": "ask", "question": {to_json(question)}}}'
-    if len(text.encode(errors="replace")) > _MAX_BYTES:
-        raise UsageError(f"the question takes more than {_MAX_BYTES // 1024} KiB: shorten its prompt or its prefix")
-    run = RunFolder(folder)
-    return run.control / _ANSWERS / _leave(run, "ask", text)
+    name = send(folder, "ask", question=json.loads(to_json(question)))
+    return RunFolder(folder).control / _ANSWERS / name
 
 
 def read_answer(path: Path) -> Answer | None:
@@ -100,18 +105,14 @@ def read_answer(path: Path) -> Answer | None:
 
 def waits(path: Path) -> bool:
     """Return whether the question whose answer belongs at `path` is still there to be answered."""
-    return os.path.lexists(_question(path))
+    return os.path.lexists(path.parent.parent / path.name)
 
 
 def withdraw(path: Path) -> None:
     """Withdraw the question whose answer belongs at `path`, and remove an answer that is there."""
-    for left in (_question(path), path):
+    for left in (path.parent.parent / path.name, path):
         with contextlib.suppress(OSError):
             left.unlink()
-
-
-def _question(answer: Path) -> Path:
-    return answer.parent.parent / answer.name
 
 
 class Inbox:
@@ -136,28 +137,22 @@ class Inbox:
                     self._remove(left)
 
     def take(self) -> None:
-        """Pass on the requests since the last call, in the order of sending; none if the inbox cannot be read."""
-        try:
-            paths = sorted(self._path.glob("[!.]*.json")) if is_folder(self._path) else []
-        except OSError:
-            return
-        for path in paths:
-            if path.name not in self._seen:
-                self._seen.add(path.name)
-                self._take(path)
-
-    def _take(self, path: Path) -> None:
-        try:
-            with os.fdopen(open_file(path), "rb") as file:
-                if (owner := os.fstat(file.fileno()).st_uid) != os.geteuid():
-                    raise ValueError(f"it belongs to user {owner}; only the user who trains a run may steer it")
-                if self._request(file.read(_MAX_BYTES), path.name):
-                    return  # it stays until it is answered
-        except FileNotFoundError:  # withdrawn since it was listed
-            pass
-        except (OSError, ValueError, RecursionError) as error:
-            self._complain(f"request '{path.name}' ignored: {getattr(error, 'strerror', None) or error}")
-        self._remove(path)
+        """Pass on the requests since the last call, in the order of sending."""
+        for path in sorted(self._path.glob("[!.]*.json")):
+            if path.name in self._seen:
+                continue
+            self._seen.add(path.name)
+            try:
+                with os.fdopen(open_file(path), "rb") as file:
+                    if (owner := os.fstat(file.fileno()).st_uid) != os.geteuid():
+                        raise ValueError(f"it belongs to user {owner}; only the user who trains a run may steer it")
+                    if self._request(file.read(_MAX_BYTES), path.name):
+                        continue  # it stays until it is answered
+            except FileNotFoundError:  # withdrawn since it was listed
+                pass
+            except (OSError, ValueError, RecursionError) as error:
+                self._complain(f"request '{path.name}' ignored: {getattr(error, 'strerror', None) or error}")
+            self._remove(path)
 
     def _request(self, data: bytes, name: str) -> bool:
         """Pass on the request in `data`; return whether it is a question. Raises ValueError if there is none."""
@@ -196,30 +191,14 @@ class Inbox:
         if not os.path.lexists(self._path / name):  # it was dropped
             self._seen.discard(name)
             return
-        try:
+        with contextlib.suppress(OSError):  # whoever waits finds neither question nor answer
             _write(self._path / _ANSWERS / name, to_json(answer))
-        except OSError as error:
-            with contextlib.suppress(StorageError):  # a full disk; whoever replies next must still do so
-                self._complain(f"the answer to request '{name}' is lost: {error.strerror}; fix the folder")
         self._remove(self._path / name)
 
     def _remove(self, path: Path) -> None:
         with contextlib.suppress(OSError):  # a folder, or not ours: still handled only once
             path.unlink(missing_ok=True)
             self._seen.discard(path.name)
-
-
-def _leave(run: RunFolder, command: Command, text: str) -> str:
-    """Put a request into the inbox of `run`; return its name there."""
-    if not run.is_live():
-        raise UsageError(f"run '{run.name}' is not being trained, so '{command}' does nothing: resume it first")
-    name = f"{time.time_ns():020d}-{os.getpid()}-{next(_count):06d}.json"
-    try:
-        _write(run.control / name, text)
-    except OSError as error:
-        way_out = "only the user who trains a run can steer it" if error.errno == errno.EACCES else "fix the folder"
-        raise StorageError(f"cannot leave a request in '{run.control}': {error.strerror}; {way_out}") from None
-    return name
 
 
 def _write(path: Path, text: str) -> None:

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import difflib
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainer.config import AnyConfig, Config, validate
 from trainer.config.reference import reference_rows
 from trainer.config.reward_sources import SOURCES
 from trainer.errors import UsageError
-
-
-class Change(NamedTuple):
-    """A live setting that differs between two configurations."""
-
-    key: str
-    old: Any
-    value: Any
+from trainer.events import SettingChanged
 
 
 @functools.cache
@@ -48,15 +41,18 @@ def with_setting(config: Config, key: str, value: Any) -> Config:
     return validate(raw)
 
 
-def changes(old: AnyConfig, new: AnyConfig) -> list[Change]:
-    """Return the live settings, as far as their kind of run has them, in which `new` differs from `old`."""
+def changes(old: AnyConfig, new: AnyConfig, iteration: int) -> list[SettingChanged]:
+    """Return the live settings, as far as their kind of run has them, in which `new` differs from `old`.
+
+    iteration: from which `new` applies.
+    """
     before, after = old.model_dump(), new.model_dump()
     found = []
     for key in live_keys():
         table, _, name = key.partition(".")
         was, now = (tables.get(table, {}).get(name) for tables in (before, after))
         if was != now:
-            found.append(Change(key, was, now))
+            found.append(SettingChanged(iteration=iteration, key=key, old=was, value=now))
     return found
 
 

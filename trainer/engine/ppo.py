@@ -227,8 +227,13 @@ class RunPrompts(NamedTuple):
 
 def prompts_record(found: RunPrompts) -> str:
     """Return what a run remembers of its prompts: a line for each, in order, with its side of the split and a hash."""
-    sides = (("train", found.train), ("held-out", found.held_out))
-    return "".join(f"{side} {_hash(prompt)}\n" for side, prompts in sides for prompt in prompts)
+    lines = []
+    for side, prompts in (("train", found.train), ("held-out", found.held_out)):
+        for prompt in prompts:  # what a model and a reward see of it
+            columns = json.dumps([prompt.prompt, prompt.columns], sort_keys=True, default=str)
+            seen = np.array(prompt.tokens, np.int32).tobytes() + columns.encode()
+            lines.append(f"{side} {hashlib.blake2b(seen, digest_size=8).hexdigest()}\n")
+    return "".join(lines)
 
 
 def changed_since(folder: RunFolder, found: RunPrompts) -> str:
@@ -250,18 +255,13 @@ def changed_since(folder: RunFolder, found: RunPrompts) -> str:
     replaced = min(new, lost)
     counts = ((replaced, "replaced"), (new - replaced, "added"), (lost - replaced, "removed"))
     parts = [", ".join(f"{count} {what}" for count, what in counts if count) or "the same in another order"]
-    if places := [one.index for one in (*found.train, *found.held_out) if _hash(one) not in known]:
+    prompts = zip((*found.train, *found.held_out), now, strict=True)
+    if places := [prompt.index for prompt, (_, digest) in prompts if digest not in known]:
         parts.append(f"the first new one is prompt {min(places)}, counted from 0")
     held_out = {digest for side, digest in before if side == "held-out"}
     if moved := len(held_out & {digest for side, digest in now if side == "train"}):
         parts.append(f"{counted(moved, 'held-out prompt')} would be trained on")
     return "; ".join(parts)
-
-
-def _hash(prompt: Prompt) -> str:
-    """Return a hash of what a model and a reward see of `prompt`."""
-    columns = json.dumps([prompt.prompt, prompt.columns], sort_keys=True, default=str)
-    return hashlib.blake2b(np.array(prompt.tokens, np.int32).tobytes() + columns.encode(), digest_size=8).hexdigest()
 
 
 def run_prompts(

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,33 +18,14 @@ from trainer.distributed.ranks import HUNG, Ranks
 from trainer.engine.control import Control, Steered
 from trainer.engine.inbox import Inbox
 from trainer.engine.trainable import Trainable
-from trainer.errors import Interrupted, StorageError, TrainerError, UsageError
+from trainer.errors import Interrupted, StorageError, TrainerError
 from trainer.events import Alert, EndState, Event, PhaseProgress, RunEnded, RunStarted, State, StateChanged
-from trainer.files import TOML_BYTES, read_regular
 from trainer.monitoring import Monitor
 from trainer.runs.branch_folder import start_of
 from trainer.runs.checkpoint_files import CheckpointWriter, checkpoints
-from trainer.runs.folder import RunFolder, check_name_is_free, create_run, open_to_train, versions, write_config
+from trainer.runs.folder import RunFolder, create_run, versions, write_config
 from trainer.runs.journal import Journal
 from trainer.runs.sinks import ProgressFile, Sink, build_trackers
-
-
-@contextlib.contextmanager
-def closing(sinks: list[Sink], control: Control) -> Iterator[None]:
-    """Detach `control` and close all `sinks` after the block; a full disk does not hide the error of the block."""
-    failure: BaseException | None = None
-    try:
-        yield
-    except BaseException as error:  # noqa: BLE001  raised again below
-        failure = error
-    control.detach()
-    for sink in sinks:
-        try:
-            sink.close()
-        except TrainerError as error:
-            failure = failure or error
-    if failure:
-        raise failure
 
 
 class Run:
@@ -68,7 +49,6 @@ class Run:
         self.now: State = "loading"
         self._ranks = ranks
         self._sinks = sinks
-        self._found: bytes | None = None  # config.toml of the run to continue, before it is locked
         self._started = time.perf_counter()
 
     @property
@@ -83,10 +63,10 @@ class Run:
         phase, where they wait for each other.
         """
         if isinstance(event, PhaseProgress):
-            if event.done == 0:
-                self._ranks.meet(self.control.check)
-            elif self._ranks.alone:
+            if self._ranks.alone:
                 self.control.check()
+            elif event.done == 0:
+                self._ranks.meet(self.control.check)
         elif isinstance(event, StateChanged):
             self.now = event.state
         elif isinstance(event, RunStarted):
@@ -124,15 +104,6 @@ class Run:
             self.save()
             self.state(now)
 
-    def find_folder(self) -> None:
-        """Open the folder of the run to continue, or check that the name of a new one is free."""
-        self.state("loading")
-        if self.resume:
-            self.folder = open_to_train(self.resume, Path(self.config.run.dir))
-            self._found = self._content()
-        else:
-            check_name_is_free(self.config)
-
     def in_folder(self, preset: str, steered: Steered, loop: Callable[[], str]) -> RunEnded:
         """Create a new run's folder, as `create_run` does, and run `loop` under its lock; return how that ended.
 
@@ -142,9 +113,6 @@ class Run:
         if not self.resume:
             self.folder = create_run(self.config, preset, pairs=self.kind.fingerprint)
         with self.folder.lock():
-            if self.resume and self._content() != self._found:
-                what = f"another process changed run '{self.folder.name}' while this one loaded its model"
-                raise UsageError(f"{what}: resume it again")
             try:
                 self._open(steered)
             except TrainerError:
@@ -157,6 +125,7 @@ class Run:
                 except Interrupted as interruption:
                     if interruption.save:
                         self.save()
+                        steered.handle("stopped")
                     return self._end("stopped", 130, interruption.reason)
                 self.save()
                 return self._end("done", 0, reason)
@@ -166,15 +135,9 @@ class Run:
                         self.save()
                 known = isinstance(error, TrainerError)
                 reason = str(error) if known else f"{type(error).__name__}: {error}"
-                self._fail(error.exit_code if isinstance(error, TrainerError) else 1, reason)
+                with contextlib.suppress(StorageError):
+                    self._end("failed", error.exit_code if isinstance(error, TrainerError) else 1, reason)
                 raise
-
-    def _content(self) -> bytes | None:
-        """Return the content of the run's config.toml; None if it cannot be read."""
-        try:
-            return read_regular(self.folder.config, TOML_BYTES)
-        except OSError:
-            return None
 
     def _open(self, steered: Steered) -> None:
         """Listen to requests, begin the journal, and add the other sinks of the run."""
@@ -186,7 +149,7 @@ class Run:
         self.checkpoints = CheckpointWriter(folder, config.checkpoint.keep, self.emit)
         self.control.attach(steered, inbox.take)
         # Called on another thread: this one waits for the rank that does not answer, and will never go on.
-        self._ranks.on_hang = functools.partial(self._fail, HUNG)
+        self._ranks.on_hang = functools.partial(self._end, "failed", HUNG)
         trackers = build_trackers(config.run.trackers, folder.name, folder.root, config.model_dump())
         self._sinks += [ProgressFile(folder.progress, shared=config.run.shared), *trackers]
 
@@ -219,10 +182,6 @@ class Run:
                 branched_from=before.branched_from if before else None,
             )
         )
-
-    def _fail(self, exit_code: int, reason: str) -> None:
-        with contextlib.suppress(StorageError):
-            self._end("failed", exit_code, reason)
 
     def _end(self, state: EndState, exit_code: int, reason: str) -> RunEnded:
         with contextlib.suppress(StorageError):

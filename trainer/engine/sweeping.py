@@ -17,13 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from trainer.config import Config, load_config, parse_overrides, resolve_paths, validate, with_later_seed
 from trainer.config.fields import CONFIG_FORMAT, PATTERNS, RUN_NAME, Section
 from trainer.config.loading import differences, value_of, with_overrides
 from trainer.config.problems import short, shown
-from trainer.config.reference import reference_rows
+from trainer.engine.live_settings import live_keys
 from trainer.errors import ConfigError, StorageError, UsageError, counted, storage_error, writing
 from trainer.files import FileFormat, lock, open_file, parse_toml, read_json, whole_file
 from trainer.runs.checkpoint_files import damage_of
@@ -138,12 +138,13 @@ def saved_sweep(name: str, runs_dir: Path) -> Sweep | None:
         return _sweep("", name, runs_dir, saved.jobs, saved.vary, saved.seeds, first)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise _damaged(path, error.strerror or str(error)) from None
     except ConfigError as error:
         raise ConfigError(error.problems, str(path)) from None
-    except (ValidationError, ValueError) as error:
-        raise _damaged(path, damage_of(error)) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or damage_of(error)
+        raise StorageError(
+            f"cannot read the plan '{path}': {reason}; remove it, and the same command plans again"
+        ) from None
 
 
 def sweep_names(runs_dir: Path) -> list[str]:
@@ -177,14 +178,13 @@ def check_same(wanted: Sweep, saved: Sweep) -> None:
 
 def check_folders(sweep: Sweep) -> None:
     """Raise UsageError if the name of a run is in use by one that is not of this sweep. Raises StorageError."""
-    live = {row.key for row in reference_rows() if row.live}
     for run in sweep.runs:
         folder = sweep.folder(run)
         if not folder.config.is_file():
             check_name_is_free(run.config)
             continue
         for key, (planned, found) in differences(run.config, load_config(folder.config)):
-            if key not in live and key not in _FREE:
+            if key not in (*live_keys(), *_FREE):
                 raise UsageError(
                     f"run '{run.name}' in '{sweep.runs_dir}' is not of this sweep: {key} = {shown(found)}, not "
                     f"{shown(planned)}; use another --name, or rename that run"
@@ -214,12 +214,10 @@ def held(sweep: Sweep) -> Iterator[None]:
 
     Raises UsageError if another process holds it, StorageError if the file cannot be locked.
     """
-    try:
-        file = open_file(sweep.file, os.O_RDWR)  # some file systems lock only what may be written
-    except OSError as error:
-        raise _damaged(sweep.file, error.strerror or str(error)) from None
-    try:
+    with contextlib.ExitStack() as stack:
         with storage_error(f"cannot lock '{sweep.file}'", "choose a local folder with --dir"):
+            file = open_file(sweep.file, os.O_RDWR)  # some file systems lock only what may be written
+            stack.callback(os.close, file)
             try:
                 lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -227,8 +225,6 @@ def held(sweep: Sweep) -> Iterator[None]:
                     f"sweep '{sweep.name}' is being trained by another process: stop it first, or wait"
                 ) from None
         yield
-    finally:
-        os.close(file)
 
 
 def short_keys(keys: Sequence[str]) -> list[str]:
@@ -388,7 +384,3 @@ def _in_name(value: Any, text: str, *, whole: bool) -> str:
         words = re.sub(r'[^"]*/(?=[^"])', "", words)  # JSON has its texts in quotes
     pieces = re.findall(r"[\w.\-]+", words)
     return "-".join(pieces)[-_LONGEST_VALUE:].lstrip("-.") or "empty"
-
-
-def _damaged(path: Path, reason: str) -> StorageError:
-    return StorageError(f"cannot read the plan '{path}': {reason}; remove it, and the same command plans again")

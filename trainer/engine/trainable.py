@@ -97,9 +97,6 @@ class Trainable(ABC):
     def initialise(self) -> None:  # noqa: B027  not every kind needs it
         """Give a run without a checkpoint its first state."""
 
-    def begin_in(self, folder: RunFolder) -> None:  # noqa: B027  not every kind needs it
-        """Complete what the folder of the run has, before the first step."""
-
     @abstractmethod
     def opening(self) -> Callable[[], Any] | None:
         """Return the work before the first step, a method of this object; None once it is done."""
@@ -138,11 +135,6 @@ class Trainable(ABC):
     def read(self, folder: Path) -> Any:
         """Read what `write` wrote. Raises StorageError."""
         return load_checkpoint(folder, self.actor.adapter_config)
-
-    def take_over(self, state: dict[str, Any]) -> None:
-        """Continue from the state of the first rank, whose plain values are `state`."""
-        here = self.snapshot()._replace(**state)
-        self.restore(here._replace(**self.ranks.from_first(here.parts()[1])))
 
 
 def check_shares(config: Any, ranks: Ranks) -> None:

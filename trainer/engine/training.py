@@ -13,15 +13,15 @@ from trainer.config import AnyConfig, Config, config_warnings, load_config, reso
 from trainer.config.pairs import DPOConfig, RewardModelConfig
 from trainer.config.problems import validate_as
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.engine.artifacts import forget_best, keep_best, older_checkpoint
+from trainer.engine.artifacts import keep_best, older_checkpoint
 from trainer.engine.control import NO_ANSWERS, Control
 from trainer.engine.dpo import DPO
-from trainer.engine.live_settings import Change, changes, in_words, with_setting
+from trainer.engine.live_settings import changes, in_words, with_setting
 from trainer.engine.ppo import STATISTICS_RESTARTED, PPOTraining
 from trainer.engine.reward_model import RewardModelTraining
-from trainer.engine.run import Run, closing
+from trainer.engine.run import Run
 from trainer.engine.trainable import Hooks, Trainable, check_shares
-from trainer.errors import Interrupted, OutOfMemoryError, TrainerError, one_line
+from trainer.errors import OutOfMemoryError, TrainerError
 from trainer.events import (
     DataChanged,
     Evaluation,
@@ -30,9 +30,9 @@ from trainer.events import (
     PhaseProgress,
     RolledBack,
     RunEnded,
-    SettingChanged,
     State,
 )
+from trainer.files import remove
 from trainer.fitting.memory_limit import (
     REFUSED,
     Smaller,
@@ -51,8 +51,8 @@ from trainer.preferences.records import Preference
 from trainer.questions import Answer, Question, unanswered
 from trainer.rewards import Trust, trust_all
 from trainer.rewards.model_reward import keep_models, unfinished_models, with_checkpoints
-from trainer.runs.checkpoint_files import load_newest, newest_checkpoint
-from trainer.runs.folder import RunFolder, write_config
+from trainer.runs.checkpoint_files import load_newest, newest_checkpoint, read_best
+from trainer.runs.folder import RunFolder, check_name_is_free, open_to_train, write_config
 from trainer.runs.journal import read_journal
 from trainer.runs.sinks import Sink
 
@@ -89,16 +89,19 @@ def train(
     """
     kind, name = KINDS[type(config)]
     out, control = list(sinks), control or Control()
-    with closing(out, control):
-        try:
-            training = Training(config, resume, out, control, ranks)
-            hooks = Hooks(training.run.emit, control.clock, control.check if ranks.alone else lambda: None)
-            training.run.kind = kind(
-                training.run.config, ranks, hooks, preferences=preferences, trust=trust, accept_data=accept_data
-            )
-            return training.train(preset or name)
-        finally:
-            ranks.end()
+    try:
+        training = Training(config, resume, out, control, ranks)
+        hooks = Hooks(training.run.emit, control.clock, control.check if ranks.alone else lambda: None)
+        training.run.kind = kind(
+            training.run.config, ranks, hooks, preferences=preferences, trust=trust, accept_data=accept_data
+        )
+        return training.train(preset or name)
+    finally:
+        ranks.end()
+        control.detach()
+        for sink in out:
+            with contextlib.suppress(TrainerError):  # what cannot be written has ended the run already
+                sink.close()
 
 
 def follow(ranks: Ranks, config: AnyConfig) -> None:
@@ -123,7 +126,8 @@ def follow(ranks: Ranks, config: AnyConfig) -> None:
         if config != kind.config:
             kind.configure(config)
         if order["state"] is not None:
-            kind.take_over(order["state"])
+            here = kind.snapshot()._replace(**order["state"])
+            kind.restore(here._replace(**ranks.from_first(here.parts()[1])))
         getattr(kind, order["do"])()
 
     ranks.follow(work, free_memory)
@@ -173,7 +177,11 @@ class Training:
         run, kind, ranks, config = self.run, self.run.kind, self.ranks, self.run.config
         check_shares(config, ranks)
         ranks.timeout = config.run.rank_timeout
-        run.find_folder()
+        run.state("loading")
+        if run.resume:
+            run.folder = open_to_train(run.resume, Path(config.run.dir))
+        else:
+            check_name_is_free(config)
         ranks.send("load", config=config.model_dump(mode="json"))
         self.memory_limit = _load(kind, run.folder if run.resume else None)  # bytes
         ranks.idle = True
@@ -195,32 +203,23 @@ class Training:
 
     def _loop(self) -> str:
         """Do the remaining iterations; return why there are no more."""
-        try:
-            return self._iterations()
-        except Interrupted as interruption:
-            if interruption.save:
-                self.run.save()
-                self._apply_requests(build=False)  # for when the run is resumed, which then builds what it needs
-            raise
-
-    def _iterations(self) -> str:
         run, kind, every = self.run, self.run.kind, self.run.config.checkpoint.every
         self._begin()
         if work := kind.opening():
             self._do(work)
             if kind.opening() is None:
                 run.snapshot = kind.snapshot()
-            self._apply_settings(build=True)
+            self._apply_requests()
             if every and not isinstance(run.config, Config):
                 run.save()
-        between = self.control.check  # a step requested before ends with the first one
+        step_done = False  # a step requested before ends with the first one
         while not kind.ending():
             decision = run.watch.due(run.iteration) if run.watch else None
             if decision and decision.action == "stop":
                 return decision.message
             run.state("training")
-            between()
-            between = self.control.between_iterations
+            self.control.check(step_done=step_done)
+            step_done = True
             if decision and not self.requested_rollback:
                 self.requested_rollback = (None, decision.message)
             self._apply_requests()
@@ -239,7 +238,7 @@ class Training:
                     self._shrink(phase, peak)
         run.save()
         self.control.take_rest()
-        for change in changes(run.config, self.requested):
+        for change in changes(run.config, self.requested, run.iteration + 1):
             what = f"{change.key} = {in_words(change.value)}"
             run.alert("warning", "setting_refused", f"{what} ignored: the run is in its last iteration")
         if self.requested_rollback:
@@ -265,8 +264,8 @@ class Training:
             run.snapshot = kind.snapshot()
         run.warnings += [warning for warning in kind.warnings if warning not in run.warnings]
         run.begin()
-        self._report(changes(before, run.config) if before else [])
-        kind.begin_in(run.folder)
+        for change in changes(before or run.config, run.config, run.iteration + 1):
+            run.emit(change)
         for problem in problems:
             message = f"{problem}: resumed after iteration {run.iteration} instead"
             run.alert("warning", "checkpoint_damaged", message, run.iteration)
@@ -275,6 +274,7 @@ class Training:
 
     def _replay_journal(self, kind: PPOTraining, loaded: Any) -> None:
         """Replay the journal, and finish what a killed process had begun after its checkpoint."""
+        kind.begin_in(self.run.folder)
         past = read_journal(self.run.folder.events).events
         self.run.watch = Monitor(lambda: self.run.config, past)
         series = max((place for place, event in enumerate(past) if isinstance(event, DataChanged)), default=0)
@@ -298,7 +298,7 @@ class Training:
                 self.ranks.same_state = False
                 kind.restore(run.snapshot)
                 self._shrink(kind.phases.latest or "update", REFUSED)
-                self._apply_settings(build=True)
+                self._apply_requests()
                 return
             for change in self._shrink("evaluate", REFUSED):  # at once: a resumed run repeats nothing of it
                 kind.configure(changed(kind.config, change.key, change.value))
@@ -336,6 +336,8 @@ class Training:
                 run.state("paused")
             case ("resumed",):
                 run.state(self.paused_in)
+            case ("stopped",):
+                self._apply_requests(build=False)  # for when the run is resumed, which then builds what it needs
             case ("checkpoint",):
                 if run.iteration == run.checkpoints.saved_at:
                     run.alert("info", "checkpoint_there", f"iteration {run.iteration} already has a checkpoint")
@@ -362,11 +364,29 @@ class Training:
         return unanswered(question, NO_ANSWERS)
 
     def _apply_requests(self, *, build: bool = True) -> None:
-        """Apply pending requests. build: whether this process goes on, and needs what the settings name."""
+        """Roll back and change settings as requested, from the next iteration on, here and in a resumed run.
+
+        build: whether this process goes on, and needs what the settings name.
+        """
         if self.requested_rollback:
             (to, reason), self.requested_rollback = self.requested_rollback, None
             self._roll_back(to, reason, build=build)
-        self._apply_settings(build=build)
+        run = self.run
+        rewards, warnings = self._requested_rewards(build)
+        if not (found := changes(run.config, self.requested, run.iteration + 1)):
+            return
+        run.save_within()  # earlier iterations must not be repeated with the new settings
+        run.config = self.requested
+        write_config(run.folder, run.config)
+        for change in found:
+            run.emit(change)
+        run.kind.configure(run.config, rewards)
+        if rewards and run.config.reward.normalize == "running":
+            run.alert("info", "reward_statistics", STATISTICS_RESTARTED)
+        for warning in config_warnings(run.config) + warnings:
+            if warning not in run.warnings:
+                run.warnings.append(warning)
+                run.alert("warning", "config", warning)
 
     def _roll_back(self, to: int | None, reason: str, *, build: bool) -> None:
         """Continue from an older checkpoint. Iterations keep counting: none is repeated.
@@ -384,7 +404,8 @@ class Training:
         rollback = Rollback(older.iteration, reason, optim.policy_lr * factor, optim.value_lr * factor)
         self.ranks.same_state = False
         run.snapshot = kind.roll_back(older, run.snapshot, rollback)
-        forget_best(run.folder, run.iteration)
+        if (best := read_best(run.folder)) and best.iteration == run.iteration:  # that will contain another state
+            remove(run.folder.best)
         run.checkpoints.saved_at = -1  # an existing checkpoint of this iteration contains another state
         run.save_within()
         self._finish_rollback(rollback, build=build)
@@ -393,31 +414,8 @@ class Training:
         """Finish a rollback whose checkpoint is written: set the learning rates and report it."""
         for key, rate in (("optim.policy_lr", rollback.policy_lr), ("optim.value_lr", rollback.value_lr)):
             self.requested = with_setting(self.requested, key, rate)
-        self._apply_settings(build=build)
+        self._apply_requests(build=build)
         self.run.emit(RolledBack(iteration=self.run.iteration, to=rollback.to, reason=rollback.reason))
-
-    def _apply_settings(self, *, build: bool) -> None:
-        """Apply requested settings from the next iteration on, here and in a resumed run."""
-        run = self.run
-        rewards, warnings = self._requested_rewards(build)
-        if not (found := changes(run.config, self.requested)):
-            return
-        run.save_within()  # earlier iterations must not be repeated with the new settings
-        run.config = self.requested
-        write_config(run.folder, run.config)
-        self._report(found)
-        run.kind.configure(run.config, rewards)
-        if rewards and run.config.reward.normalize == "running":
-            run.alert("info", "reward_statistics", STATISTICS_RESTARTED)
-        for warning in config_warnings(run.config) + warnings:
-            if warning not in run.warnings:
-                run.warnings.append(warning)
-                run.alert("warning", "config", warning)
-
-    def _report(self, found: Sequence[Change]) -> None:
-        """Report settings that apply from the next iteration on."""
-        for change in found:
-            self.run.emit(SettingChanged(iteration=self.run.iteration + 1, **change._asdict()))
 
     def _requested_rewards(self, build: bool) -> tuple[Any, list[str]]:
         """Build the requested rewards, if they are new and available, and return them with warnings for the user.
@@ -434,10 +432,10 @@ class Training:
             run.state("loading")
             warnings = keep_models(self.requested) + unfinished_models(self.requested)
             return kind.build_rewards(self.requested), warnings
-        except Exception as error:  # noqa: BLE001  whatever is wrong with that reward, the run has one
+        except (TrainerError, RuntimeError, MemoryError) as error:  # the last two: the model does not fit
             self.requested = self.requested.model_copy(update={"reward": run.config.reward})
-            reason = str(error) if isinstance(error, TrainerError) else one_line(error, 200)
-            run.alert("warning", "setting_refused", f"{'; '.join(reason.splitlines())}; the reward is unchanged")
+            reason = "; ".join(str(error).splitlines())
+            run.alert("warning", "setting_refused", f"{reason}; the reward is unchanged")
             return None, []
         finally:
             if run.now != now:

@@ -212,8 +212,6 @@ def test_a_critic_can_begin_in_a_branch_of_a_run_without_one(tmp_path: Path) -> 
         ("data.eval_fraction=0.5", "it would hold out prompts that the run has trained on"),
         ("run.seed=3", "--seeds adds others"),
         ("run.name=b", "use --name"),
-        ("ppo.critic_warmup=2", "changes nothing: it is about the first 2 iterations"),
-        ("optim.warmup_steps=3", "changes nothing: it is about the first 3 steps"),
         ("ppo.iterations=2", "nothing is left to train after iteration 2"),
     ],
 )

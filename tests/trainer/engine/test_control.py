@@ -96,21 +96,6 @@ def test_requests_are_handled_in_order_while_the_trainer_is_paused() -> None:
     assert log.heard == ["paused", "checkpoint", ("ppo.kl_coef", 0.1), *rollbacks, "resumed"]
 
 
-def test_a_check_for_the_end_leaves_other_requests_to_the_run_that_comes() -> None:
-    control, log = Control(), Log()
-    control.set("ppo.kl_coef", 0.1)
-    control.pause()
-    control.check_end()
-    control.stop("enough")
-    for check in (control.check_end, control.check_end):
-        with pytest.raises(Interrupted, match="enough"):
-            check()
-    control.attach(log)
-    with pytest.raises(Interrupted, match="enough"):
-        control.check()
-    assert log.heard == [("ppo.kl_coef", 0.1)]
-
-
 @pytest.mark.parametrize("change_of_mind", ["pause", "resume"])
 def test_a_pause_or_a_resume_cancels_a_single_step(change_of_mind: str) -> None:
     control = Control()
@@ -120,7 +105,7 @@ def test_a_pause_or_a_resume_cancels_a_single_step(change_of_mind: str) -> None:
     getattr(control, change_of_mind)()
     control.check()
     before = list(log.heard)
-    control.between_iterations()
+    control.check(step_done=True)
     assert log.heard == before
 
 

@@ -135,18 +135,6 @@ def test_answers_that_nobody_read_are_dropped_when_the_run_resumes(folder: RunFo
     assert list(path.parent.iterdir()) == []
 
 
-def test_an_answer_that_cannot_be_written_is_reported(folder: RunFolder) -> None:
-    complaints: list[str] = []
-    with folder.lock():
-        inbox = Box(folder, complaints.append)
-        ask(folder.root, Question(prompt="one"))
-        ((question, reply, _),) = inbox.questions()
-        (folder.control / "answers").write_text("not a folder")
-        reply(answered(question))
-    assert len(complaints) == 1
-    assert "is lost: a link or a file blocks a folder that the program needs" in complaints[0]
-
-
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[1]", b'{"writer": "policy"}', b"[" * 30_000])
 def test_a_broken_answer_is_reported_in_one_line(folder: RunFolder, content: bytes) -> None:
     path = folder.root / "answer.json"

@@ -175,7 +175,7 @@ def test_whatever_a_foreign_model_raises_the_run_continues(folder: Path, monkeyp
     monkeypatch.setattr("trainer.rewards.model_reward.load_reward_model", refuse)
     recorder = switched(folder, "a", [model(folder / "runs/rm")])
     (alert,) = recorder.of(Alert)
-    assert alert.message == "[load] no room; the reward is unchanged"
+    assert alert.message == "[load] no; room; the reward is unchanged"
     assert [ended.state for ended in recorder.of(RunEnded)] == ["done"]
 
 

@@ -24,7 +24,7 @@ from runs_helper import (
 from trainer.config import Config, load_config
 from trainer.engine.control import Control
 from trainer.engine.inbox import add_event
-from trainer.engine.live_settings import Change, changes, in_words, live_keys, with_setting
+from trainer.engine.live_settings import changes, in_words, live_keys, with_setting
 from trainer.engine.training import train
 from trainer.errors import ConfigError, UsageError
 from trainer.events import (
@@ -101,7 +101,7 @@ def test_every_live_setting_of_the_schema_can_be_changed_and_no_other() -> None:
     assert set(live_keys()) == set(OTHERS)
     config = Config()
     for key, value in OTHERS.items():
-        (change,) = changes(config, with_setting(config, key, value))
+        (change,) = changes(config, with_setting(config, key, value), 1)
         assert (change.key, change.value) == (key, value)
     for key in ("ppo.minibatches", "ppo.iterations", "optim.schedule", "run.name", "reward.normalize"):
         with pytest.raises(UsageError, match="cannot change during a run"):
@@ -133,7 +133,7 @@ def test_impossible_settings_are_refused_with_the_way_out(key: str, value: Any, 
 
 def test_reward_sources_are_described_in_words() -> None:
     sources = [{"kind": "model", "path": "runs/liked", "weight": 2}, "lexicon", {"kind": "length", "target": 4}]
-    (change,) = changes(Config(), with_setting(Config(), "reward.sources", sources))
+    (change,) = changes(Config(), with_setting(Config(), "reward.sources", sources), 1)
     assert in_words(change.old) == "lexicon"
     assert in_words(change.value) == "2.0 x model runs/liked + lexicon + length 4"
     assert in_words(0.25) == "0.25"
@@ -141,8 +141,8 @@ def test_reward_sources_are_described_in_words() -> None:
 
 def test_a_setting_changed_and_changed_back_is_no_change() -> None:
     there = with_setting(Config(), "ppo.kl_coef", 1)
-    assert changes(Config(), there) == [Change("ppo.kl_coef", 0.05, 1.0)]
-    assert changes(Config(), with_setting(there, "ppo.kl_coef", 0.05)) == []
+    assert changes(Config(), there, 3) == [SettingChanged(iteration=3, key="ppo.kl_coef", old=0.05, value=1.0)]
+    assert changes(Config(), with_setting(there, "ppo.kl_coef", 0.05), 3) == []
 
 
 def test_a_change_applies_from_the_next_iteration_and_is_on_disk_before_it_is_reported(tmp_path: Path) -> None:

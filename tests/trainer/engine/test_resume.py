@@ -12,14 +12,11 @@ import pytest
 from runs_helper import Killed, acting, die, outcome, record, run_hurt, tiny_config, workspace
 
 from trainer.config import load_config
-from trainer.config.schema import BackboneConfig
-from trainer.engine import ppo
 from trainer.engine.training import train
 from trainer.errors import StorageError, UsageError
 from trainer.events import CheckpointSaved, DataChanged, Evaluation, Iteration, RunEnded, RunStarted, SettingChanged
-from trainer.models.backbone import LoadedModel
 from trainer.runs.checkpoint_files import checkpoints, read_best
-from trainer.runs.folder import RunFolder, write_config
+from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.listing import list_runs
 
@@ -194,20 +191,3 @@ def test_a_resume_that_fails_leaves_the_settings_as_they_were(tmp_path: Path, mo
     with pytest.raises(UsageError, match="'trackio' is not installed"):
         record(load_config(folder.config, {"run": {"trackers": ["trackio"]}}), resume=folder.root)
     assert folder.config.read_bytes() == before
-
-
-def test_settings_of_another_process_made_during_loading_are_not_overwritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=1"))
-    folder = RunFolder(tmp_path / "runs/a")
-    load = ppo.load_backbone
-
-    def load_meanwhile(config: BackboneConfig) -> LoadedModel:
-        write_config(folder, load_config(folder.config, {"ppo": {"kl_coef": 0.7}}))
-        return load(config)
-
-    monkeypatch.setattr(ppo, "load_backbone", load_meanwhile)
-    with pytest.raises(UsageError, match="another process changed run 'a' while this one loaded its model: resume it"):
-        record(load_config(folder.config, {"ppo": {"iterations": 2}}), resume=folder.root)
-    assert load_config(folder.config).ppo.kl_coef == 0.7

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainer.errors import BusyError, StorageError, UsageError
+from trainer.errors import BusyError, StorageError, UsageError, storage_error
 from trainer.files import PRIVATE, has_locks, open_file
 
 BUSY_SECONDS = 30.0  # how long to wait for another connection's write
@@ -90,16 +90,12 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     With `create`, the store must be writable. Raises UsageError if there is no such file and none is to be created,
     StorageError if it cannot be used, is another program's file or of a newer version.
     """
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        if not create:
-            raise UsageError(
-                f"there is no preference store '{path}': import or label some preferences first, or name another file"
-            ) from None
-        mode = None
-    except OSError as error:
-        raise StorageError(f"cannot open '{path}': {error.strerror}; name a file that you may read") from None
+    with storage_error(f"cannot open '{path}'", "name a file that you may read"):
+        mode = path.stat().st_mode if path.exists() else None
+    if mode is None and not create:
+        raise UsageError(
+            f"there is no preference store '{path}': import or label some preferences first, or name another file"
+        )
     if mode is not None and not stat.S_ISREG(mode):  # SQLite would wait for a pipe
         raise StorageError(f"cannot open '{path}': it is not a file; name the store's file")
     real = path.resolve()  # SQLite keeps its other files beside this one

@@ -69,10 +69,6 @@ class Comparison:
         texts = list(map(_canonical, self.completions))
         return tuple(sorted(range(len(texts)), key=texts.__getitem__))
 
-    def places_of(self, other: Comparison) -> list[int]:
-        """Return where each completion of `other`, which has the same key, is here."""
-        return [here for _, here in sorted(zip(other.order, self.order, strict=True))]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:

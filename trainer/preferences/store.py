@@ -299,7 +299,7 @@ class PreferenceStore(AbstractContextManager["PreferenceStore"]):
         known = self.stored(f"comparison {id_}", *columns).comparison
         if known.key != key:  # else places could not be mapped to its completions
             raise self.unreadable(f"comparison {id_}")
-        return id_, label.at(*label.comparison.places_of(known))
+        return id_, label.at(*(here for _, here in sorted(zip(known.order, label.comparison.order, strict=True))))
 
     def append_label(
         self,

@@ -9,7 +9,7 @@ import functools
 import json
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -100,7 +100,8 @@ class RewardModelReport:
         return values
 
 
-_REPORT = TypeAdapter(RewardModelReport)
+report_from_dict: Callable[[Any], RewardModelReport] = TypeAdapter(RewardModelReport).validate_python
+"""Rebuild a report from `as_dict`, with missing numbers as NaN. Raises ValueError for anything else."""
 
 
 class PairPrediction(NamedTuple):
@@ -145,11 +146,6 @@ def sorted_predictions(pairs: Sequence[PairPrediction], report: RewardModelRepor
         pairs=[pairs[place] for place in order],
         total=len(pairs),
     )
-
-
-def report_from_dict(values: Any) -> RewardModelReport:
-    """Rebuild a report from `as_dict`, with missing numbers as NaN. Raises ValueError for anything else."""
-    return _REPORT.validate_python(values)
 
 
 def write_predictions(path: Path, found: Predictions, *, mode: int = PRIVATE) -> None:

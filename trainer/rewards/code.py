@@ -95,12 +95,11 @@ class TrustedCode:
         return "\n".join(json.dumps({"code": name, "sha256": sha256}) for name, sha256 in sorted(self._here))
 
     def _read(self) -> set[tuple[str, str]]:
-        try:
-            descriptor = open_file(self.file)
-        except (FileNotFoundError, NotADirectoryError):
-            return set()
-        except OSError as error:
-            raise StorageError(f"cannot read '{self.file}': {error.strerror}; fix or remove it") from None
+        with storage_error(f"cannot read '{self.file}'", "fix or remove it"):
+            try:
+                descriptor = open_file(self.file)
+            except (FileNotFoundError, NotADirectoryError):
+                return set()
         with open(descriptor, "rb") as file:  # noqa: PTH123  a descriptor, so that no link can be followed
             found = os.fstat(descriptor)
             if found.st_uid != os.geteuid() or found.st_mode & 0o022:

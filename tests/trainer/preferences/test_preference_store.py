@@ -350,7 +350,7 @@ def test_a_preference_in_another_order_has_the_same_key_and_says_the_same(order:
     assert [sorted(order[place] for place in group) for group in found.judgement.ranking] == [[2], [0, 1]]
     assert [origin.row for origin in found.comparison.origins] == list(order) == found.comparison.columns["scores"]
     assert found.comparison.columns["years"] == [7, 8, 9]
-    assert found.at(*found.comparison.places_of(given.comparison)) == given
+    assert found.at(*map(order.index, range(3))) == given
 
 
 def test_the_key_does_not_depend_on_origins_columns_or_the_order_of_a_messages_keys() -> None:
@@ -379,7 +379,7 @@ def test_other_texts_have_another_key(prompt: str, completions: tuple[Text, ...]
 
 def test_equal_completions_each_have_a_place_of_their_own() -> None:
     comparison = Comparison(prompt="p", completions=("same", "other", "same"))
-    assert comparison.places_of(Comparison(prompt="p", completions=("same", "same", "other"))) == [0, 2, 1]
+    assert comparison.order == (1, 0, 2)
 
 
 @pytest.mark.parametrize(("choice", "swapped"), [("a", "b"), ("b", "a"), ("tie", "tie"), ("skip", "skip")])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from trainer.data.readers import SourceRow, source_rows
-from trainer.errors import DataError, StorageError, UsageError, counted, one_line
+from trainer.errors import DataError, UsageError, counted, one_line, storage_error
 from trainer.files import whole_file
 from trainer.preferences.formats.columns import SAME_COMPLETIONS, ColumnNames, Ties, WriteOptions, plain_json
 from trainer.preferences.formats.published import (
@@ -292,7 +292,7 @@ def write_rows(path: Path, rows: Iterable[Row], *, overwrite: bool) -> None:
     it was.
     """
     refusal = UsageError(f"'{path}' exists: choose another name, or overwrite it with --force")
-    try:
+    with storage_error(f"cannot write '{path}'", "choose another place"):
         if path.is_dir():
             raise UsageError(f"'{path}' is a folder: give the file a name")
         if path.exists() and not overwrite:
@@ -320,8 +320,6 @@ def write_rows(path: Path, rows: Iterable[Row], *, overwrite: bool) -> None:
                     text.detach()  # else it would close the file
             if path.exists() and not overwrite:
                 raise refusal
-    except OSError as error:
-        raise StorageError(f"cannot write '{path}': {error.strerror or error}: choose another place") from None
 
 
 def _write_parquet(file: IO[bytes], rows: Iterator[Row]) -> None:

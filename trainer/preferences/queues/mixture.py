@@ -146,7 +146,7 @@ class Mixture:
                 queue.given += 1
                 mine = self._context.own_labels(drawn.key) if queue.plan.queue == "again" else []
                 # Not a repeat of these: it was chosen for what they say, so it would not measure self-agreement.
-                order = self._other_order(mine[-1]) if mine else self._order(drawn)
+                order = self._order(drawn, *mine[-1:])
                 return Item(comparison=drawn, queue=queue.plan.queue, order=order)
             if drawn is None:
                 self._queues.remove((queue, comparisons))
@@ -184,20 +184,18 @@ class Mixture:
             elif len(labels) == 1 and labels[0].judgement.verdict != "skip":
                 self._repeated += 1
                 (label,) = labels
-                order = self._other_order(label)
+                order = self._order(label.comparison, label)
                 return Item(comparison=label.comparison, queue="repeat", order=order, repeats=label.id)
         return None
 
-    def _other_order(self, label: Preference) -> tuple[int, ...]:
-        """Return the sides that are the reverse of those shown for this label."""
-        shown = label.judgement.order_shown
-        whole = len(shown) == len(label.comparison.completions)
-        return tuple(reversed(shown if whole else self._order(label.comparison)))
-
-    def _order(self, comparison: Comparison) -> tuple[int, ...]:
+    def _order(self, comparison: Comparison, label: Preference | None = None) -> tuple[int, ...]:
+        """Return the sides of a comparison; the reverse of those shown for `label`."""
         places = list(range(len(comparison.completions)))
         random.Random(f"{self._plan.seed}/{self._context.labeller}/{comparison.key}").shuffle(places)
-        return tuple(places)
+        if label is None:
+            return tuple(places)
+        shown = label.judgement.order_shown
+        return tuple(reversed(shown if len(shown) == len(places) else places))
 
     def _report(self, line: str) -> None:
         if line not in self.problems and len(self.problems) < _REPORTED:

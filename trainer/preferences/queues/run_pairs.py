@@ -97,7 +97,7 @@ class SampledIterations:
         except (OSError, pa.ArrowException) as error:
             self._report(f"samples '{path}' are damaged ({str(error).splitlines()[0]}): delete the file")
             return []
-        checkpoint = checkpoint_of(self.folder, iteration - 1)  # the policy that wrote them
+        checkpoint = self.folder.checkpoint(iteration - 1)  # the policy that wrote them
         sampling = {"temperature": settings.temperature} if settings else {}
         found: dict[tuple[Any, Any], PromptSamples] = {}
         for place, row in enumerate(table.to_pylist()):
@@ -115,7 +115,7 @@ class SampledIterations:
                 run=self.folder.name,
                 iteration=iteration,
                 row=place if row["row"] is None else row["row"],
-                checkpoint=checkpoint,
+                checkpoint=checkpoint.name if checkpoint.is_dir() else "",
                 writer="policy",
                 sampling=sampling,
             )
@@ -149,12 +149,6 @@ class SampledIterations:
     def wait(self) -> Wait:
         """Return the Wait for the next iteration."""
         return Wait(f"waiting for the samples of iteration {max(self._newest, 0) + 1}")
-
-
-def checkpoint_of(folder: RunFolder, trained: int) -> str:
-    """Return the name of the checkpoint after `trained` whole iterations; empty if it is not kept."""
-    path = folder.checkpoint(trained)
-    return path.name if path.is_dir() else ""
 
 
 def newest_first(
@@ -316,11 +310,12 @@ def _write(ask: Ask, questions: Sequence[Question], folder: RunFolder) -> list[W
             return one_line(error)
         if len(answer.completions) < question.count:
             return answer.problem or "the model wrote nothing"
+        checkpoint = folder.checkpoint(answer.iteration)
         origin = Origin(
             source="run",
             run=folder.name,
             iteration=answer.iteration,
-            checkpoint=checkpoint_of(folder, answer.iteration),
+            checkpoint=checkpoint.name if checkpoint.is_dir() else "",
             writer=answer.writer,
             sampling={"seed": question.seed},
         )

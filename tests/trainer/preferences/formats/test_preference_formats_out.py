@@ -218,7 +218,7 @@ def test_having_nothing_to_write_leaves_no_file_and_says_what_was_left_out(tmp_p
 
 def test_an_unwritable_path_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"cannot write .*: choose another place"):
+    with pytest.raises(StorageError, match=r"cannot write .*; choose another place"):
         write_preferences([judged("a")], tmp_path / "file" / "rows.jsonl", format="trl")
 
 

@@ -17,7 +17,7 @@ from workbench.runs.table import RunTable
 class RunsApp(ThemedApp[None]):
     """Shows the pane of the runs in runs/ and keeps what the pane asks for."""
 
-    CSS_PATH = styles_path("runs.tcss", "dialogs.tcss")
+    CSS_PATH = styles_path("app.tcss", "runs.tcss", "dialogs.tcss")
 
     def __init__(self) -> None:
         super().__init__()

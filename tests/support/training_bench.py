@@ -49,7 +49,7 @@ async def shown(pilot: Pilot[None]) -> str:
 def text(app: App[Any]) -> str:
     """Return the text of the widgets that draw."""
     lines = []
-    for widget in app.query("DrawnBy, Timeline"):
+    for widget in app.query("Drawn, Timeline"):
         if widget.display:
             lines += [widget.render_line(y).text for y in range(widget.size.height)]
     return "\n".join(lines)

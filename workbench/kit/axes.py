@@ -8,6 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from workbench.kit.glyphs import row_of
 from workbench.run.history import Bucket, MetricHistory
 from workbench.run.metrics import Metric
 from workbench.text import number
@@ -144,6 +145,7 @@ _MARGIN = 0.5  # of the trimmed range: values within it are not spikes
 _FLAT = 0.05  # of the values' size: smaller differences are drawn as nearly flat
 _LEAST_LOG_SPAN = math.log10(2)
 _ROUND = (1, 2, 5, 10)
+_LINES_A_TICK = 3
 _CROWDED = 0.7  # of the wanted distance: ticks may be that close
 
 
@@ -233,6 +235,17 @@ def tick_texts(values: Sequence[float], *, log: bool = False) -> list[str]:
         return [f"{value:.1e}" if value else "0" for value in values]
     digits = max((len(text.partition(".")[2]) for text in short), default=0)
     return [f"{value:.{digits}f}" for value in values]
+
+
+def tick_rows(scale: Axis, height: int) -> dict[int, str]:
+    """Return the numbers beside a plot of `height` lines, keyed by line."""
+    values = ticks(scale, max(height // _LINES_A_TICK, 3 if scale.log else 2))
+    if values[:1] == [scale.low] and len(values) <= 2:  # the ends, which are not round
+        span = values[-1] - values[0]
+        digits = 1 - math.floor(math.log10(span)) if 1e-6 < span < 1e6 and not scale.log else 9
+        values = [round(value, digits) for value in values]
+    texts = tick_texts(values, log=scale.log)
+    return {row_of(scale.position(value), height): text for value, text in zip(values, texts, strict=True)}
 
 
 def number_text(value: float, digits: int, width: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.cells import cell_len
@@ -111,30 +111,14 @@ class SelectableLines(_Base):
 
 
 OVERLAYS = 5  # other runs that a chart can show beside its own
-ROLES = (
-    "text",
-    "strong",
-    "muted",
-    "axis",
-    "series",
-    "ema",
-    "target",
-    "missing",
-    "alert",
-    "cursor",
-    "selected",
-    *(f"run-{number}" for number in range(1, OVERLAYS + 1)),
-)
-
-
-def component_classes(*roles: str) -> set[str]:
-    """Return the component classes of a widget that draws in `roles`.
-
-    Textual looks up the styles of each whenever the focus moves, so a widget names only those that it needs.
-    """
-    unknown = {*roles} - {*ROLES}
-    assert not unknown, unknown
-    return {f"drawn--{role}" for role in roles}
+DRAWN = {
+    f"drawn--{role}"
+    for role in (
+        *("text", "strong", "muted", "axis", "series", "ema", "target", "missing", "alert", "cursor", "selected"),
+        *(f"run-{number}" for number in range(1, OVERLAYS + 1)),
+    )
+}
+"""Component classes of what is drawn in the roles of a chart."""
 
 
 def rule(text: str, width: int, *, missing: int = 0) -> Line:
@@ -163,28 +147,22 @@ def wrapped(pieces: Iterable[Piece], width: int) -> list[Line]:
 
 
 class Drawn(SelectableLines, Widget):
-    """A widget that is drawn line by line. It calls `draw` when its content or its size has changed.
+    """A widget that shows the lines that a function draws."""
 
-    A subclass sets COMPONENT_CLASSES to those of the roles that it draws in.
-    """
-
-    _drawn: Sequence[Line] = ()
+    COMPONENT_CLASSES: ClassVar[set[str]] = DRAWN
+    _lines_of: Callable[[int, int], Sequence[Line]] | None = None
+    _lines: Sequence[Line] = ()
     _drawn_size = (-1, -1)
 
-    def draw(self, width: int, height: int) -> Sequence[Line]:
-        """Return at most `height` lines of at most `width` columns."""
-        raise NotImplementedError
-
-    def redraw(self) -> None:
-        """Draw again after the content has changed."""
-        self._drawn_size = (-1, -1)
+    def show(self, lines_of: Callable[[int, int], Sequence[Line]]) -> None:
+        """Show what `lines_of` returns for a width and a height, also after these have changed."""
+        self._lines_of, self._drawn_size = lines_of, (-1, -1)
         self.refresh()
 
     def content_line(self, index: int) -> Line | None:
-        if self._drawn_size != self.size:
-            self._drawn = self.draw(*self.size)
-            self._drawn_size = self.size
-        return self._drawn[index] if index < len(self._drawn) else None
+        if self._drawn_size != self.size and self._lines_of is not None:
+            self._lines, self._drawn_size = self._lines_of(*self.size)[: self.size.height], self.size
+        return self._lines[index] if index < len(self._lines) else None
 
 
 _SCROLLING = (  # key, action, description, tooltip
@@ -208,13 +186,21 @@ def scroll_bindings(
 
 
 class ScrolledLines(SelectableLines, ScrollView, can_focus=True, inherit_bindings=False):
-    """A scrollable text. A subclass implements `wrap` and binds keys to scrolling."""
+    """A scrollable text that a function wraps, or a subclass. A subclass binds keys to scrolling."""
 
     _lines: Sequence[Line] = ()
+    _lines_of: Callable[[int], Sequence[Line]] | None = None
+
+    def show_lines(self, lines_of: Callable[[int], Sequence[Line]], *, from_start: bool = True) -> None:
+        """Show what `lines_of` returns for a width. from_start: scroll to its start, else keep the scroll position."""
+        self._lines_of = lines_of
+        self.lay_out()
+        if from_start:
+            self.scroll_to(y=0, animate=False, force=True)
 
     def wrap(self, width: int) -> Sequence[Line]:
         """Return the whole text in lines of at most `width` columns."""
-        raise NotImplementedError
+        return self._lines_of(width) if self._lines_of else ()
 
     def lay_out(self) -> None:
         """Wrap the text again after it or the size has changed."""

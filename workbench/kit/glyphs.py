@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from workbench.text import MISSING, Piece
+from workbench.text import MISSING, Line, Piece, line_of
 
 BARS = "▁▂▃▄▅▆▇█"
 _ZERO = 3  # index of the bar in the middle of a diverging scale
@@ -56,6 +56,24 @@ def bar_lines(counts: Sequence[int], most: int, height: int, columns: int) -> li
     return ["".join(stack[level] * columns for stack in stacks) for level in reversed(range(height))]
 
 
+def dot_row(position: float, height: int) -> int:
+    """Return the dots above a position, from 0, the bottom, to 1, on a plot of `height` lines."""
+    return round((1 - position) * (DOTS_DOWN * height - 1))
+
+
+def row_of(position: float, height: int) -> int:
+    """Return the line of a position on a plot of `height` lines, counted from the top."""
+    return dot_row(position, height) // DOTS_DOWN
+
+
+def with_axis(plot: Sequence[Sequence[Piece]], labels: Mapping[int, str], width: int) -> list[Line]:
+    """Return the rows of a plot behind their y axis; the labels, by row, have `width` columns."""
+    return [
+        [(f"{labels.get(row, '')[:width]:>{width}}", "muted"), ("┤" if row in labels else "│", "axis"), *line_of(cells)]
+        for row, cells in enumerate(plot)
+    ]
+
+
 class Canvas:
     """Dots on `width` by `height` characters, with dot (0, 0) at the top left.
 
@@ -80,8 +98,8 @@ class Canvas:
             self._dots[row][across] |= sum(_BITS[part][max(top - first, 0) : bottom - first + 1])
             self._roles[row][across] = role
 
-    def line(self, start: tuple[int, int], end: tuple[int, int], role: str) -> None:
-        """Draw a line from `start` to `end`, x ascending, without gaps.
+    def line(self, start: tuple[int, int], end: tuple[int, int], role: str, *, dotted: bool = False) -> None:
+        """Draw a line from `start` to `end`, x ascending, without gaps unless it is dotted.
 
         Neighbouring columns of different heights are both filled to the middle between them.
         """
@@ -93,10 +111,23 @@ class Canvas:
         before = y
         for step in range(1, steps + 1):
             after = y + round((end_y - y) * step / steps)
+            if dotted:
+                if (x + step) % DOTS_ACROSS == 0:
+                    self.column(x + step, after, after, role)
+                continue
             half = (before + after) // 2
             self.column(x + step - 1, min(before, half), max(before, half), role)
             self.column(x + step, min(half, after), max(half, after), role)
             before = after
+
+    def curve(self, points: Iterable[tuple[int, float]], role: str, *, dotted: bool = False) -> None:
+        """Draw a line through points: x in dots, ascending, and a position from 0, the bottom, to 1; NaN is a gap."""
+        before: tuple[int, int] | None = None
+        for x, position in points:
+            here = None if math.isnan(position) else (x, dot_row(position, self.height))
+            if here is not None:
+                self.line(before or here, here, role, dotted=dotted)
+            before = here
 
     def rows(self) -> list[list[Piece]]:
         """Return the characters with their roles, row by row; a space where nothing is drawn."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import ClassVar
 
 from rich.cells import cell_len
 
@@ -16,8 +15,8 @@ from trainer.errors import counted
 from trainer.events import RewardModelEvaluation
 from trainer.reward_model.predictions import Accuracy, Baseline, CalibrationBin, Predictions, RewardModelReport
 from workbench.kit.axes import Axis, moving_average
-from workbench.kit.drawing import Drawn, component_classes, rule
-from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, Canvas, bar, bar_lines
+from workbench.kit.drawing import Drawn, rule
+from workbench.kit.glyphs import DOTS_ACROSS, Canvas, bar, bar_lines, row_of, with_axis
 from workbench.run.view import RunView
 from workbench.text import Line, beside, fit, fit_start, line_of, number, percent, visible
 
@@ -149,31 +148,21 @@ def _plot(
     values = [value for _, *of_step in (*line, *held_out) for value in of_step if math.isfinite(value)]
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     short = max(least_span - (high - low), 0.0)
-    scale, canvas, top = Axis(low - short / 2, high + short / 2), Canvas(across, down), DOTS_DOWN * down - 1
-
-    def dot(value: float) -> int:
-        return round((1 - scale.position(value)) * top)
-
-    before: tuple[int, int] | None = None
-    for step, value in line:
-        here = None if math.isnan(value) else (round(step / last * (across * DOTS_ACROSS - 1)), dot(value))
-        if here is not None:
-            canvas.line(before or here, here, "series")
-        before = here
+    scale, canvas = Axis(low - short / 2, high + short / 2), Canvas(across, down)
+    places = (round(step / last * (across * DOTS_ACROSS - 1)) for step, _ in line)
+    canvas.curve(zip(places, (scale.position(value) for _, value in line), strict=True), "series")
     rows = canvas.rows()
     for step, value, low, high in held_out:
         column = round(max(step, 0) / last * (across - 1))
         if math.isfinite(low) and math.isfinite(high):
-            for row in range(dot(high) // DOTS_DOWN, dot(low) // DOTS_DOWN + 1):
+            top, bottom = (row_of(scale.position(end), down) for end in (high, low))
+            for row in range(top, bottom + 1):
                 if rows[row][column][0] == " ":
                     rows[row][column] = (_INTERVAL, "muted")
         if math.isfinite(value):
-            rows[dot(value) // DOTS_DOWN][column] = (_HELD_OUT, "strong")
+            rows[row_of(scale.position(value), down)][column] = (_HELD_OUT, "strong")
     labels = {0: form.format(scale.high)} | ({down - 1: form.format(scale.low)} if down > 1 else {})
-    return [
-        [(labels.get(row, "").rjust(_LABELS)[:_LABELS] + "│", "muted"), *line_of(cells)]
-        for row, cells in enumerate(rows)
-    ]
+    return with_axis(rows, labels, _LABELS)
 
 
 def _axis(before: str, first: str, last: str, width: int) -> Line:
@@ -212,14 +201,10 @@ def calibration_lines(bins: Sequence[CalibrationBin], error: float, width: int, 
     for place, text in enumerate(marks):
         counts[place * across : place * across + len(text)] = text
     labels = {0: "100%", rows - 1: "0%"} if rows > 1 else {}
-    plot: list[Line] = [
-        [(labels.get(row, "").rjust(_CALIBRATION_LABELS) + " ", "muted"), *line_of(cells)]
-        for row, cells in enumerate(stacks)
-    ]
     ends = "0.5" + "predicted".center(columns - 6) + "1.0"
     return [
         title,
-        *plot,
+        *with_axis(stacks, labels, _CALIBRATION_LABELS),
         [("pairs".rjust(_CALIBRATION_LABELS) + " ", "muted"), ("".join(counts), "muted")],
         [(" " * (_CALIBRATION_LABELS + 1) + ends, "muted")],
     ][:height]
@@ -264,14 +249,11 @@ def _within(share: float) -> float:
 class RewardCharts(Drawn):
     """Accuracy, curve, calibration and rewards of a run: all of them where there is room, else one."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(
-        "text", "strong", "muted", "axis", "series", "run-1", "target", "missing", "alert"
-    )
     all_shown = False
     _charts: Sequence[Callable[[int, int], list[Line]]] = ()  # each returns at most as many lines and columns
     _at = 0  # index of the chart that is shown alone
 
-    def show(self, view: RunView, predictions: Predictions | None) -> None:
+    def show_run(self, view: RunView, predictions: Predictions | None) -> None:
         """Show a run. predictions: of its newest evaluation; None if they cannot be read."""
         report, iteration = None, 0
         if predictions is not None:
@@ -286,20 +268,20 @@ class RewardCharts(Drawn):
             partial(calibration_lines, bins, error),
             partial(reward_histogram, chosen, rejected),
         )
-        self.redraw()
+        self.show(self._drawn_charts)
 
     def fit_into(self, width: int, height: int) -> None:
         """Set the height for a pane of this size, leaving enough room for the pairs below."""
         self.all_shown = width >= _ALL[0] and height >= _ALL[1]
         self.styles.height = 2 * min(max(height // 4, 8), 14) if self.all_shown else min(max(height // 3, 5), 10)
-        self.redraw()
+        self.show(self._drawn_charts)
 
     def next(self) -> None:
         """Show the next chart if only one is shown."""
         self._at += 1
-        self.redraw()
+        self.show(self._drawn_charts)
 
-    def draw(self, width: int, height: int) -> list[Line]:
+    def _drawn_charts(self, width: int, height: int) -> list[Line]:
         if not self._charts:
             return []
         if not self.all_shown:

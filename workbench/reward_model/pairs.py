@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import ClassVar
 
 from textual.binding import BindingType
@@ -204,12 +205,8 @@ class RewardPairText(ScrolledLines):
         """Show `pair` from its start, or the numbers of a new evaluation of the same pair where it was scrolled to."""
         before, self._pair = self._pair, pair
         if pair is not before:
-            self.lay_out()
-        if before is None or _texts(before) != _texts(pair):
-            self.scroll_to(y=0, animate=False, force=True)
-
-    def wrap(self, width: int) -> list[Line]:
-        return pair_text_lines(self._pair, width) if self._pair is not None else []
+            is_other = before is None or _texts(before) != _texts(pair)
+            self.show_lines(partial(pair_text_lines, pair), from_start=is_other)
 
 
 def _texts(pair: PairPrediction) -> tuple[object, ...]:

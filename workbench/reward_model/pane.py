@@ -188,7 +188,7 @@ class RewardModelPane(Pane):
     @on(Input.Changed)
     def _show(self) -> None:
         reader, listed, words = self.reader, self.query_one(RewardPairList), self.query_one(FilterField).value.strip()
-        self.query_one(RewardCharts).show(reader.view, reader.predictions)
+        self.query_one(RewardCharts).show_run(reader.view, reader.predictions)
         self.listed = chosen_pairs(self._pairs, words, self._order, reverse=self._reverse)
         stays = listed.show(self.listed, self._marked, self._empty_message(words))
         if self._opened and not stays:

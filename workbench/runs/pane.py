@@ -25,14 +25,14 @@ from trainer.runs.listing import RunSummary
 from workbench.compare.compared_run import RunGroup, read_configs
 from workbench.kit.cursor_list import CursorList, FilterField
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
-from workbench.kit.drawing import CutText
+from workbench.kit.drawing import CutText, Drawn
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane, Throttled
 from workbench.kit.saving import ask_and_save, run_name_problem
 from workbench.run.run_listing import SIGNS, Glance, Workspace, read_workspace
 from workbench.run.sentences import state_text
 from workbench.run.view import RunView
-from workbench.runs.curves import RunCurves
+from workbench.runs.curves import curves_of
 from workbench.runs.details import (
     Detail,
     detail_content,
@@ -151,7 +151,7 @@ class RunsPane(Pane):
         yield CutText(most=6, id="run-detail")
         with VerticalScroll(id="run-comparison"):
             yield Static(id="run-differences", markup=False)
-        yield RunCurves()
+        yield Drawn(id="run-curves")
         yield CutText(most=5, id="home-news")
 
     def on_mount(self) -> None:
@@ -323,7 +323,8 @@ class RunsPane(Pane):
             width = area.scrollable_content_region.width or self.size.width
             differences.update(differences_content(self._comparison, width))
         names = marked if len(marked) > 1 else [run.name] if run else []
-        self.query_one(RunCurves).show([self._glances[name] for name in names if name in self._glances])
+        glances = [self._glances[name] for name in names if name in self._glances]
+        self.query_one("#run-curves", Drawn).show(partial(curves_of, glances))
 
     def on_resize(self) -> None:
         self._arrange()
@@ -332,7 +333,7 @@ class RunsPane(Pane):
     def _arrange(self) -> None:
         """Draw large curves below the table where there is room; the table then has the lines of its runs."""
         height = self.content_size.height - self.query_one(HomeChoices).outer_size.height
-        roomy = self.query_one(RunCurves).display = bool(self._glances) and height >= _ROOMY
+        roomy = self.query_one("#run-curves").display = bool(self._glances) and height >= _ROOMY
         self.set_class(roomy, "-roomy")
         lines = max(min(len(self._glances) + 1, height // 3), 4)
         self.query_one(RunTable).styles.height = lines if roomy else "1fr"

@@ -15,7 +15,7 @@ from trainer.errors import counted
 from trainer.runs.samples import SampleSettings
 from workbench.kit.axes import number_text
 from workbench.kit.dialog import Dialog
-from workbench.kit.drawing import ScrolledLines, component_classes, scroll_bindings
+from workbench.kit.drawing import DRAWN, ScrolledLines, scroll_bindings
 from workbench.run.sample_table import TokenSample
 from workbench.samples.token_facts import (
     LARGEST_LOG_R,
@@ -93,23 +93,15 @@ class AdvantageScreen(Dialog[int]):
         facts = self._facts
         self._heading = f"Advantage of {facts.name}, token {facts.index + 1} of {facts.length}"
         self._sum.border_title = Content(self._heading)
-        self._sum.facts = facts
-        self._sum.lay_out()
+        self._sum.show_lines(lambda width: formula_lines(facts, width) + term_lines(facts, width), from_start=False)
 
 
 class AdvantageSum(ScrolledLines):
     """Scrollable explanation of one token's advantage."""
 
     CSS_NAME = "drawn"
-    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(
-        "text", "strong", "muted", "series", "missing", "alert", "selected"
-    )
+    COMPONENT_CLASSES: ClassVar[set[str]] = DRAWN
     BINDINGS: ClassVar[list[BindingType]] = scroll_bindings("advantage", "up down page-up page-down first last")
-
-    facts: TokenFacts | None = None
-
-    def wrap(self, width: int) -> list[Line]:
-        return [] if self.facts is None else formula_lines(self.facts, width) + term_lines(self.facts, width)
 
 
 class Formula(NamedTuple):
@@ -197,7 +189,7 @@ def _formulas(facts: TokenFacts, settings: SampleSettings) -> Iterator[Formula]:
         gamma, value = f"{settings.gamma:g}", _operand(facts.value)
         filled = f"{number(facts.reward)} + {gamma} · {_operand(facts.next_value)} - {value}"
         yield Formula("δ_t", "r_t + γ V(s_{t+1}) - V(s_t)", filled, facts.td_error)
-        filled = f"{_terms(facts.length - facts.index)}, γλ = {gamma} · {settings.lam:g}"
+        filled = f"{counted(facts.length - facts.index, 'term')}, below, γλ = {gamma} · {settings.lam:g}"
         yield Formula("A_t", "Σ (γλ)^l δ_{t+l}", filled, facts.advantage)
         yield Formula("G_t", "A_t + V(s_t)", f"{number(facts.advantage)} + {value}", facts.return_)
     else:
@@ -241,10 +233,10 @@ def _without_critic(facts: TokenFacts, settings: SampleSettings) -> Iterator[For
     """Yield the return (or total reward), the baseline, and their difference."""
     if settings.estimator in PER_RESPONSE:
         earned, result = "R", facts.total_reward
-        yield Formula("R", "Σ r_t of the whole response", _terms(facts.length), result)
+        yield Formula("R", "Σ r_t of the whole response", f"{counted(facts.length, 'term')}, below", result)
     else:
         earned, result = "G_t", facts.return_
-        filled = f"{_terms(facts.length - facts.index)}, γ = {settings.gamma:g}"
+        filled = f"{counted(facts.length - facts.index, 'term')}, below, γ = {settings.gamma:g}"
         yield Formula("G_t", "Σ γ^l r_{t+l}", filled, result)
     yield Formula("b", _BASELINES.get(settings.estimator, "the estimator's baseline"), "", facts.baseline)
     definition, filled = f"{earned} - b", f"{number(result)} - {_operand(facts.baseline)}"
@@ -252,10 +244,6 @@ def _without_critic(facts: TokenFacts, settings: SampleSettings) -> Iterator[For
         yield Formula("s", "deviation of these R + 1e-4", "", facts.advantage_scale)
         definition, filled = f"({definition}) / s", f"({filled}) / {_operand(facts.advantage_scale)}"
     yield Formula("A_t", definition, filled, facts.advantage)
-
-
-def _terms(count: int) -> str:
-    return f"{counted(count, 'term')}, below"
 
 
 def _drawn(formula: Formula, width: int) -> list[Line]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import zip_longest
 from typing import Any, ClassVar, cast
 
@@ -23,7 +24,7 @@ from textual.widgets import Button, Input, OptionList, Select, Static, TextArea
 from trainer.errors import TrainerError, counted
 from trainer.questions import Answer, Question, Writer, WrittenResponse, unanswered
 from workbench.kit.dialog import Dialog, PlainArea
-from workbench.kit.drawing import Drawn, ScrolledLines, component_classes, scroll_bindings, wrapped
+from workbench.kit.drawing import Drawn, ScrolledLines, scroll_bindings, wrapped
 from workbench.kit.word_diff import word_diff
 from workbench.run.sample_table import TokenSample
 from workbench.samples.export import parsed
@@ -100,7 +101,7 @@ class AskScreen(Dialog[None]):
         if sample and choices:
             with Horizontal(id="ask-place") as place:
                 place.styles.height = 2 + min(len(choices), _CHOICES_SHOWN - 1)
-                yield ResponseSoFar(sample.prompt, "".join(sample.texts[: self._at]))
+                yield Drawn(id="ask-so-far")
                 with Vertical(id="ask-choices"):
                     heading = f" {'next token':{_TOKEN}}{'policy':>{_PERCENT}}{'reference':>{_PERCENT + 2}}"
                     yield Static(heading, markup=False, classes="note")
@@ -147,12 +148,8 @@ class AskScreen(Dialog[None]):
 
     def on_mount(self) -> None:
         self.query_one("OptionList, PlainArea").focus()
-        self.set_interval(0.5, self._count_seconds)
+        self.set_interval(0.5, self._show_status)  # it counts the seconds
         self._changed()
-
-    def _count_seconds(self) -> None:
-        if self._waiting:
-            self._show_status()
 
     def action_switch(self, name: str) -> None:
         setattr(self._list, name, not getattr(self._list, name))
@@ -276,21 +273,18 @@ class AskScreen(Dialog[None]):
 
     @on(OptionList.OptionHighlighted)
     def _show_choice(self, event: OptionList.OptionHighlighted) -> None:
-        for so_far in self.query(ResponseSoFar):
-            so_far.following = self._choices[event.option_index - 1].text if event.option_index else ""
-            so_far.redraw()
+        assert self._sample is not None
+        texts = self._sample.prompt, "".join(self._sample.texts[: self._at])
+        following = self._choices[event.option_index - 1].text if event.option_index else ""
+        self.query_one("#ask-so-far", Drawn).show(partial(so_far_lines, *texts, following))
 
     def _show(self) -> None:
         self._list.show(tuple(self._asked))
         self._show_status()
 
-    @property
-    def _waiting(self) -> list[AskedRequest]:
-        """The requests that are being answered, once for each answer that is awaited."""
-        return [request for request in self._asked for answer in request.answers.values() if answer is None]
-
     def _show_status(self) -> None:
-        color, waiting = "$text-muted", self._waiting
+        color = "$text-muted"
+        waiting = [request for request in self._asked for answer in request.answers.values() if answer is None]
         if self._problem:
             text, color = f"✖ {visible(self._problem)}", "$text-error"
         elif waiting:
@@ -307,23 +301,12 @@ class AskScreen(Dialog[None]):
         self.query_one("#ask-status", Static).update(Content.styled(text, color))
 
 
-class ResponseSoFar(Drawn):
-    """The end of the prompt, the response so far, and the text chosen to follow it."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "strong", "muted")
-
-    following = ""  # the chosen token
-
-    def __init__(self, prompt: str, begun: str) -> None:
-        super().__init__()
-        self._prompt, self._begun = prompt, begun
-
-    def draw(self, width: int, height: int) -> Sequence[Line]:
-        room = 2 * width * height  # characters: a wide one takes two columns, and only combining ones take none
-        begun = self._begun[-room:]
-        prompt = self._prompt[-max(room - len(begun), 0) :] if len(begun) < room else ""
-        lines = wrapped([(prompt, "muted"), (begun, "text"), (self.following, "strong"), ("▏", "muted")], width)
-        return lines[-height:]
+def so_far_lines(prompt: str, begun: str, following: str, width: int, height: int) -> list[Line]:
+    """Return the end of the prompt, the response so far, and the text chosen to follow it."""
+    room = 2 * width * height  # characters: a wide one takes two columns, and only combining ones take none
+    begun = begun[-room:]
+    prompt = prompt[-max(room - len(begun), 0) :] if len(begun) < room else ""
+    return wrapped([(prompt, "muted"), (begun, "text"), (following, "strong"), ("▏", "muted")], width)[-height:]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -353,7 +336,7 @@ class AnswerList(ScrolledLines):
     def __init__(self) -> None:
         super().__init__()
         self._requests: Sequence[AskedRequest] = ()
-        self._blocks: dict[int, tuple[object, list[Line]]] = {}  # by number: what was drawn, and its lines
+        self._blocks: Sequence[list[Line]] = ()  # the lines of each request
 
     def show(self, requests: Sequence[AskedRequest]) -> None:
         """Show `requests` in the order given."""
@@ -364,21 +347,18 @@ class AnswerList(ScrolledLines):
     def topmost(self) -> AskedRequest | None:
         """The request whose lines are the first in view; None without requests."""
         y = self.scroll_offset.y
-        for request in self._requests:
-            if (y := y - len(self._blocks[request.number][1])) < 0:
+        for request, lines in zip(self._requests, self._blocks, strict=True):
+            if (y := y - len(lines)) < 0:
                 return request
         return self._requests[-1] if self._requests else None
 
     def wrap(self, width: int) -> list[Line]:
-        before, self._blocks = self._blocks, {}
-        for request in self._requests:
-            drawn = (width, self.by_score, self.diff, [*request.answers.values()])
-            known, lines = before.get(request.number, (None, []))
-            if known != drawn:  # laying out takes a while
-                beside = width >= _SIDE_BY_SIDE
-                lines = request_lines(request, width, beside=beside, by_score=self.by_score, diff=self.diff)
-            self._blocks[request.number] = (drawn, lines)
-        return [line for _, lines in self._blocks.values() for line in lines]
+        beside = width >= _SIDE_BY_SIDE
+        self._blocks = [
+            request_lines(request, width, beside=beside, by_score=self.by_score, diff=self.diff)
+            for request in self._requests
+        ]
+        return [line for lines in self._blocks for line in lines]
 
 
 def request_lines(

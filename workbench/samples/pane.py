@@ -181,7 +181,7 @@ class SamplesPane(Pane):
     def action_copy(self) -> None:
         if self.opened is None or self._opening:
             self.action_copy_sample()
-        elif (facts := self._view.inspector.facts) is not None:
+        elif (facts := self._view.facts) is not None:
             self.copy(facts_text(facts), "the token and its numbers")
 
     def action_copy_sample(self) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar
 
 from rich.cells import cell_len
-from textual import events, on, work
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
@@ -27,7 +28,6 @@ from workbench.run.sample_reader import scan
 from workbench.run.sample_table import Sample, SampleKey, TokenSample
 from workbench.text import Line, fit_end, number, score_text, visible
 
-_BESIDE = 100  # columns from which the text is shown beside the list
 _PROMPT = 2000  # characters of the prompt's end that are considered
 _LEAST_CHART = 8  # columns
 _MARKS = {"gone": ("−", ""), "new": ("+", "")}  # in addition to strike and underline
@@ -115,6 +115,7 @@ class ResponseList(CursorList[Sample]):
 class PromptHistoryScreen(Dialog[SampleKey | None]):
     """Dialog that returns the key of the sample to open, None when it is closed."""
 
+    HORIZONTAL_BREAKPOINTS = [(0, "-stacked"), (100, "-beside")]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "open", id="history.open", tooltip="Open this response in the Samples pane"),
         Binding("b", "base", "base", id="history.base", tooltip="Compare the others with this response"),
@@ -149,10 +150,6 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
         self.query_one("#history-problem").display = False
         self._list.focus()
         self._read()
-
-    def on_resize(self, event: events.Resize) -> None:
-        self.set_class(event.size.width < _BESIDE, "-stacked")
-        self._show_heading()
 
     @on(ResponseList.Opened)
     def action_open(self) -> None:
@@ -209,6 +206,8 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
         self.query_one("#history-prompt", Static).update(fit_end(visible(self._sample.prompt[-_PROMPT:]), width))
         self.query_one("#history-scores", Static).update(scores_line(self._samples, width, reading=self._reading))
 
+    on_resize = _show_heading
+
     @on(ResponseList.Moved)
     def _show_chosen(self) -> None:
         chosen, base = self._list.selected, self._list.base
@@ -226,7 +225,7 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
             if self._diff:
                 parts = word_diff(base.completion, chosen.completion)
         changes.update(f"{changes_line(chosen, base)}\n{about}")
-        text.show(parts, from_start=chosen.key != self._shown)
+        text.show_lines(partial(diff_lines, parts, colorless=no_color()), from_start=chosen.key != self._shown)
         self._shown = chosen.key
 
 
@@ -236,15 +235,3 @@ class DiffText(ScrolledLines):
     CSS_NAME = "diff-text"
     COMPONENT_CLASSES: ClassVar[set[str]] = {"diff-text--same", "diff-text--gone", "diff-text--new"}
     BINDINGS: ClassVar[list[BindingType]] = scroll_bindings("diff")
-
-    _parts: Sequence[Part] = ()
-
-    def show(self, parts: Sequence[Part], *, from_start: bool = True) -> None:
-        """Show these parts of a text. from_start: scroll to its start, else keep the scroll position."""
-        self._parts = parts
-        self.lay_out()
-        if from_start:
-            self.scroll_to(y=0, animate=False, force=True)
-
-    def wrap(self, width: int) -> list[Line]:
-        return diff_lines(self._parts, width, colorless=no_color())

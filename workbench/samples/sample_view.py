@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import ClassVar, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
-from rich.style import Style
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical
@@ -21,7 +21,7 @@ from textual.widgets import Static
 
 from trainer.runs.folder import RunFolder
 from workbench.kit.axes import number_text
-from workbench.kit.drawing import Drawn, component_classes
+from workbench.kit.drawing import Drawn
 from workbench.kit.glyphs import BARS
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import MountedWhole
@@ -31,7 +31,7 @@ from workbench.samples.export import parsed
 from workbench.samples.sample_list import sample_facts
 from workbench.samples.token_facts import TokenFacts, percent, sentence
 from workbench.samples.token_text import TokenText
-from workbench.text import MISSING, Line, fit, plain, visible
+from workbench.text import MISSING, Line, fit, fit_start, plain, visible
 
 LegendPiece = tuple[str, str | float]  # text, and its role (label, text, muted) or its position on the scale, 0 to 1
 LegendLine = list[LegendPiece]
@@ -50,6 +50,7 @@ _GAP = 2  # columns between two columns of numbers
 _SENTENCE = 4  # lines at most, unless the numbers leave more
 _PASSES = 5  # with more passes, only the first clipped one and the last are important
 _ALL = 1000  # lines: more than there are numbers
+_UNBROKEN = 1000  # columns: more than all labels of channels have
 _FIRST_BLANK, _BLANK = 14, 25  # ranks of empty lines: below the sentence, and between numbers
 
 
@@ -59,11 +60,17 @@ class SampleView(MountedWhole, Vertical):
     def __init__(self) -> None:
         super().__init__()
         self.text = TokenText()
-        self.inspector = TokenInspector()
+        self.inspector = Drawn(id="inspector")
         self._facts = Static(id="sample-facts", markup=False)
         self._extra = Static(id="sample-extra", markup=False)  # what reward functions logged about the response
-        self._channels, self._legend = ChannelRow(self.text), TokenLegend(self.text)
+        self._channels, self._legend = Drawn(id="channels"), TokenLegend(self.text)
         self._extra.display = False
+
+    @property
+    def facts(self) -> TokenFacts | None:
+        """What is known about the token under the cursor."""
+        sample = self.text.sample
+        return TokenFacts(sample, self.text.cursor) if sample is not None and len(sample) else None
 
     def compose(self) -> ComposeResult:
         yield self._facts
@@ -95,7 +102,7 @@ class SampleView(MountedWhole, Vertical):
 
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.width >= _BESIDE, "-beside")
-        whole = self._channels.whole
+        whole = sum(len("".join(parts)) + 1 for _, *parts in channel_labels(self.text, _UNBROKEN))
         beside = event.size.width >= whole + _LEGEND
         self.set_class(beside, "-scale-beside")
         self._channels.styles.width = whole if beside else "1fr"
@@ -112,67 +119,56 @@ class SampleView(MountedWhole, Vertical):
 
     @on(TokenText.Moved)
     def _show_token(self) -> None:
-        self.inspector.show(self.text.sample, self.text.cursor)
+        self.inspector.show(partial(inspector_lines, self.facts))
 
     @on(TokenText.ChannelChanged)
     def _show_legend(self) -> None:
         self._legend.refresh(layout=True)
-        self._channels.refresh()
+        self._channels.show(partial(channel_line, self.text))
         self._share_rows()
 
+    @on(events.Click, "#channels")
+    def _choose_channel(self, event: events.Click) -> None:
+        end = 0
+        for name, *parts in channel_labels(self.text, self._channels.size.width):
+            end += len("".join(parts)) + 1
+            if event.x < end - 1:
+                self.text.channel = name
+                self.text.focus()
+                return
 
-class ChannelRow(Widget):
-    """A line of channels with their keys, in grey those that the run does not record; a click chooses one.
 
-    The key is in brackets where there is room, else a letter of the label.
+def channel_labels(text: TokenText, width: int) -> list[tuple[str, str, str, str]]:
+    """Return the name of each channel with its label in three parts, of which the second is the key.
+
+    The key is in brackets where `width` has room for all labels, else a letter of the label.
     """
-
-    ALLOW_SELECT = False
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"channel-row--{part}" for part in ("key", "on", "muted")}
-
-    def __init__(self, text: TokenText) -> None:
-        super().__init__()
-        self._text = text
-
-    @property
-    def whole(self) -> int:
-        """Columns of the row with the keys in brackets."""
-        return sum(len("".join(parts)) + 1 for _, *parts in self._labels(brackets=True))
-
-    def _labels(self, *, brackets: bool) -> list[tuple[str, str, str, str]]:
-        """Return the name of each channel with its label in three parts, of which the second is the key."""
-        keys, labels = keys_of(self._text), []
+    keys = keys_of(text)
+    for opening, closing in (("[", "]"), ("", "")):
+        labels = []
         for name, channel in CHANNELS.items():
             key, label = keys.get(f"tokens.{name.replace('_', '-')}", ""), channel.label
             at = label.lower().find(key.lower()) if len(key) == 1 else -1
             if at >= 0:
-                labels.append((name, label[:at], f"[{key}]" if brackets else label[at], label[at + 1 :]))
+                letter = key if opening else label[at]
+                labels.append((name, label[:at] + opening, letter, closing + label[at + 1 :]))
             else:
-                labels.append((name, "", f"[{key}] " if brackets else "", label))
-        return labels
+                labels.append((name, opening, key if opening else "", f"{closing} {label}" if opening else label))
+        if sum(len("".join(parts)) + 1 for _, *parts in labels) <= width + 1:
+            break
+    return labels
 
-    def render_line(self, y: int) -> Strip:
-        style, segments = self.get_component_rich_style, list[Segment]()
-        for name, head, key, tail in self._labels(brackets=self.whole <= self.size.width + 1) if y == 0 else ():
-            if name == self._text.channel:  # not by colour alone
-                on_style = style("channel-row--on") + Style(reverse=True, bold=True)
-                segments.append(Segment(head + key + tail, on_style))
-            elif self._text.scale(name) is None:
-                segments.append(Segment(head + key + tail, style("channel-row--muted")))
-            else:
-                key_style = style("channel-row--key") + Style(underline=len(key) == 1)
-                segments += [Segment(head, self.rich_style), Segment(key, key_style), Segment(tail, self.rich_style)]
-            segments.append(Segment(" ", self.rich_style))
-        return Strip(segments).adjust_cell_length(self.size.width, self.rich_style)
 
-    def on_click(self, event: events.Click) -> None:
-        end = 0
-        for name, *parts in self._labels(brackets=self.whole <= self.size.width + 1):
-            end += len("".join(parts)) + 1
-            if event.x < end - 1:
-                self._text.channel = name
-                self._text.focus()
-                return
+def channel_line(text: TokenText, width: int, height: int) -> list[Line]:
+    """Return the line of channels with their keys, in grey those that the run does not record."""
+    line: Line = []
+    for name, *parts in channel_labels(text, width):
+        if name == text.channel or text.scale(name) is None:
+            line.append(("".join(parts), "selected" if name == text.channel else "muted"))
+        else:
+            line += zip(parts, ("", "strong", ""), strict=True)
+        line.append((" ", ""))
+    return [line]
 
 
 class TokenLegend(Widget):
@@ -273,11 +269,13 @@ class InspectorRow(NamedTuple):
 Number = tuple[int, str, float | None, str, float | None]  # rank, label, number, unit, probability
 
 
-def inspector_lines(facts: TokenFacts, width: int, height: int) -> list[Line]:
+def inspector_lines(facts: TokenFacts | None, width: int, height: int) -> list[Line]:
     """Return at most `height` lines of at most `width` columns: the token, the sentence, and the numbers that fit.
 
     Numbers that do not fit in one column are set in two, if `width` has room for them.
     """
+    if facts is None:
+        return [[(fit_start("The response is empty.", width), "muted")]]
     if width < 1:
         return []
     columns = 2 if width >= 2 * _COLUMN + _GAP else 1
@@ -304,31 +302,6 @@ def inspector_lines(facts: TokenFacts, width: int, height: int) -> list[Line]:
 def facts_text(facts: TokenFacts) -> str:
     """Return the token, the sentence and all numbers as text, for the clipboard."""
     return "\n".join(plain(line).rstrip() for line in inspector_lines(facts, 2 * _WIDEST, _ALL))
-
-
-class TokenInspector(Drawn):
-    """Widget that explains one token of a sample."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(
-        "text", "strong", "muted", "series", "missing", "alert", "selected"
-    )
-
-    facts: TokenFacts | None = None  # of the token shown
-    _message = ""
-
-    def show(self, sample: TokenSample | None, index: int) -> None:
-        """Explain token `index`, or the nearest one; show nothing without a sample."""
-        self.facts, self._message = None, ""
-        if sample is not None and len(sample):
-            self.facts = TokenFacts(sample, min(max(index, 0), len(sample) - 1))
-        elif sample is not None:
-            self._message = "The response is empty."
-        self.redraw()
-
-    def draw(self, width: int, height: int) -> Sequence[Line]:
-        if self.facts is not None:
-            return inspector_lines(self.facts, width, height)
-        return [[(fit(self._message, width), "muted")]] if height > 0 else []
 
 
 def _head(facts: TokenFacts, width: int, lines: int) -> list[Line]:

@@ -60,15 +60,6 @@ class TokenLayout(NamedTuple):
         spans = self.lines[line] if 0 <= line < len(self.lines) else []
         return next((s.token for s in spans if s.token >= 0 and s.start <= column < s.start + s.width), None)
 
-    def nearest(self, line: int, column: int) -> int | None:
-        """Return the token of the line that is nearest to `column`, None if the line has none."""
-
-        def distance(span: TokenSpan) -> int:
-            return max(span.start - column, column - (span.start + span.width - 1), 0)
-
-        found = min((s for s in self.lines[line] if s.token >= 0), key=distance, default=None)
-        return None if found is None else found.token
-
     def cells_of(self, token: int) -> list[tuple[int, TokenSpan]]:
         """Return the spans that show `token`, each with its line.
 
@@ -90,11 +81,15 @@ class TokenLayout(NamedTuple):
         if not (cells := self.cells_of(token)):
             return None
         line, span = cells[0 if by < 0 else -1]
+        column = span.start
         first, last, step = self.response, len(self.lines) - 1, 1 if by > 0 else -1
         target = max(min(line + by, last), first)
         for at in (*range(target, last + 1 if by > 0 else first - 1, step), *range(target - step, line, -step)):
-            if at != line and (found := self.nearest(at, span.start)) not in (None, token):
-                return found
+            spans: TokenLine = [one for one in self.lines[at] if one.token >= 0]
+            if at != line and spans:
+                nearest = min(spans, key=lambda s: max(s.start - column, column - (s.start + s.width - 1), 0))
+                if nearest.token != token:
+                    return nearest.token
         return None
 
 
@@ -255,16 +250,11 @@ def _characters(word: str) -> tuple[tuple[str, int, int], ...]:
     found = list[tuple[str, int, int]]()
     for character in word:
         before, _, length = found[-1] if found else ("", 0, 0)
-        shown, width = _character(character)
+        shown = visible(_CARRIER + character)[1:]
+        width = cell_len(shown)
         joins = not width or (_FLAG_LETTER.match(shown) and _FLAG_LETTER.fullmatch(before))
         if joins and before and len(before) < _LONGEST_CELL:
             found[-1] = (before + shown, cell_len(before + shown), length + 1)
         else:
             found.append((shown, width, 1) if width else (_CARRIER + shown, 1, 1))
     return tuple(found)
-
-
-@lru_cache(maxsize=1 << 14)
-def _character(character: str) -> tuple[str, int]:
-    shown = visible(_CARRIER + character)[1:]
-    return shown, cell_len(shown)

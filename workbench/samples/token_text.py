@@ -45,6 +45,7 @@ Blocks = Literal["off", "one", "strip"]
 
 _STRIP = {"R": "reward", "K": "kl", "V": "value", "A": "advantage"}
 _ROWS: dict[Blocks, int] = {"off": 1, "one": 2, "strip": 1 + len(_STRIP)}  # on the screen, for a line of the response
+_ALL = 10**9  # tokens
 _OUTLIER = "robust z over 3.5, or not a finite number"
 _NOT_LAID_OUT = TokenLayout([], 0, [], frozenset())
 _MARGIN = 2  # columns at the left, for labels of block rows; always present, so that line breaks do not move
@@ -67,7 +68,7 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
         _key("down", "line(1)", "down", "down", "Go down a line"),
         _key("pageup", "page(-1)", "page up", "page-up", "Go up a page"),
         _key("pagedown", "page(1)", "page down", "page-down", "Go down a page"),
-        _key("home", "first", "first token", "first", "Go to the first token"),
+        _key("home", f"token({-_ALL})", "first token", "first", "Go to the first token"),
         _key(
             "right_square_bracket,full_stop",
             "outlier(1)",
@@ -164,9 +165,6 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
 
     def action_token(self, by: int) -> None:
         self.cursor += by
-
-    def action_first(self) -> None:
-        self.cursor = 0
 
     def action_line(self, by: int, rows: int = 1) -> None:
         """Move to a token `by` lines away; if there is none above, scroll by `rows` into the prompt."""

@@ -86,9 +86,6 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
             yield OptionList(markup=False)
             yield Static(id="alarm-keys", markup=False, classes="detail")
 
-    def on_resize(self) -> None:
-        self._show()
-
     def action_other(self, by: int) -> None:
         if 0 <= self._at + by < len(self._alarms):
             self._at += by
@@ -102,14 +99,15 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
     def action_move(self, lines: int) -> None:
         fixes = self.query_one(OptionList)
         if not self._fixes:
-            self._scroll(lines)
+            self.query_one("#alarm-text").scroll_relative(y=lines, animate=False)
         elif lines > 0:
             fixes.action_cursor_down()
         else:
             fixes.action_cursor_up()
 
     def action_page(self, pages: int) -> None:
-        self._scroll(pages * self.query_one("#alarm-text").size.height)
+        text = self.query_one("#alarm-text")
+        text.scroll_relative(y=pages * text.size.height, animate=False)
 
     @on(OptionList.OptionSelected)
     def action_choose(self, event: OptionList.OptionSelected | None = None) -> None:
@@ -147,8 +145,7 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
         hints += [("alarm.put-away", "dismisses it"), ("alarm.copy", "copies"), ("alarm.close", "closes")]
         self.query_one("#alarm-keys", Static).update(self.hint(*hints))
 
-    def _scroll(self, lines: int) -> None:
-        self.query_one("#alarm-text", VerticalScroll).scroll_relative(y=lines, animate=False)
+    on_resize = _show
 
 
 def alarm_text(alarm: Alarm) -> Content:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from rich.cells import cell_len
 
-from workbench.kit.axes import Axis, Window, moving_average, number_text, scale_of, tick_texts, ticks
+from workbench.kit.axes import Axis, Window, moving_average, number_text, scale_of, tick_rows, ticks
 from workbench.kit.drawing import OVERLAYS
-from workbench.kit.glyphs import DOTS_ACROSS, DOTS_DOWN, Canvas
+from workbench.kit.glyphs import DOTS_ACROSS, Canvas, dot_row, row_of, with_axis
 from workbench.run.history import Bucket, MetricHistory
 from workbench.run.metrics import Metric
 from workbench.run.view import Mark
@@ -20,8 +20,8 @@ from workbench.training.timeline import sign_of
 
 DOT = "•"  # a single value
 LETTERS = "abcde"[:OVERLAYS]  # of the other runs, in the legend and at the ends of their lines
+_ROLES = ("series", *(f"run-{number}" for number in range(1, OVERLAYS + 1)))
 _LABELS = (4, 8)  # columns of the y axis's numbers: usually, and where they are long
-_LINES_A_TICK = 3
 _COLUMNS_A_TICK = 12
 _COLUMNS_A_DOT = 6  # between single values that are marked
 _RANKS = ("checkpoint", "evaluation", "resumed", "end", "setting", "alert", "decision", "alarm", "rollback")
@@ -35,21 +35,14 @@ class _Curve(NamedTuple):
     points: Sequence[tuple[int, Bucket]]
     role: str
 
-    def steps(
-        self, values: Sequence[float], scale: Axis, top: int
-    ) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-        """Yield a step, in dots, to each value that is a number.
-
-        It comes from the value before, if no iteration between them is missing.
-        """
-        numbers = self.window.history.numbers
-        before: tuple[int, int] | None = None
-        follows = -1  # the iteration that continues the line
+    def line(self, values: Iterable[float], scale: Axis) -> Iterator[tuple[int, float]]:
+        """Yield the place of each value on the canvas, and a gap before it where iterations are missing."""
+        numbers, follows = self.window.history.numbers, -1
         for (x, bucket), value in zip(self.points, values, strict=True):
-            here = None if math.isnan(value) else (x, round((1 - scale.position(value)) * top))
-            if here is not None:
-                yield before if before is not None and numbers[bucket.first_index] == follows else here, here
-            before, follows = here, numbers[bucket.last_index] + 1
+            if numbers[bucket.first_index] != follows:
+                yield x, math.nan
+            yield x, scale.position(value)
+            follows = numbers[bucket.last_index] + 1
 
 
 def metric_chart(
@@ -72,8 +65,8 @@ def metric_chart(
     for left in _LABELS:
         across = max(width - left - 1 - bool(others), 1)  # with a column for the letters at the ends of lines
         curves = [
-            _Curve(window, window.points(metric, DOTS_ACROSS * across), _role(number))
-            for number, window in enumerate(windows)
+            _Curve(window, window.points(metric, DOTS_ACROSS * across), role)
+            for role, window in zip(_ROLES, windows, strict=False)
         ]
         edges = [math.nan] * len(curves[0].points)  # a deviation of the batch, at each point of this run
         if metric.spread and metric.spread in charted.window.history.names:
@@ -83,7 +76,7 @@ def metric_chart(
         ranges = [(bucket.low, bucket.high) for curve in curves for _, bucket in curve.points]
         ranges += [(mean - edge, mean + edge) for mean, edge in zip(means, edges, strict=True) if math.isfinite(edge)]
         scale = scale_of(ranges, metric, log=charted.log)
-        labels = _tick_rows(scale, down)
+        labels = tick_rows(scale, down)
         if max(map(len, labels.values()), default=0) <= left:
             break
     plot = _drawn(curves, edges, scale, across, down, average=charted.average)
@@ -92,19 +85,16 @@ def metric_chart(
         plot = [[*cells, (" ", "text")] for cells in plot]
         for number, curve in enumerate(curves[1:]):
             _put_letter(plot, number, curve, scale)
-    rows = [
-        [(labels.get(row, "")[:left].rjust(left), "muted"), ("┤" if row in labels else "│", "axis"), *line_of(cells)]
-        for row, cells in enumerate(plot)
-    ]
     title = _title(charted, metric, curves[0], width, selected=selected, threshold=not is_named)
-    lines = [title, *rows, [(" " * left, "text"), ("└", "axis"), *_iteration_axis(charted, across)]]
+    lines = [title, *with_axis(plot, labels, left)]
+    lines.append([(" " * left, "text"), ("└", "axis"), *_iteration_axis(charted, across)])
     if marks:
         lines.append([(" " * (left + 1), "text"), *_mark_line(marks, charted.window, across)])
     if others:
-        legend: Line = [(" ─ this run", _role(0))]
+        legend: Line = [(" ─ this run", _ROLES[0])]
         room = (width - len(legend[0][0])) // len(others) - 4
         for number, (name, _) in enumerate(others):
-            legend.append((f"  {LETTERS[number]} {fit_end(visible(name), room)}", _role(number + 1)))
+            legend.append((f"  {LETTERS[number]} {fit_end(visible(name), room)}", _ROLES[number + 1]))
         lines.append(legend)
     padded: list[Line] = [[*line, (" " * (width - len(plain(line))), "text")] for line in lines[:height]]
     return padded, range(left + 1, left + 1 + across)
@@ -115,24 +105,19 @@ def _drawn(
 ) -> list[list[Piece]]:
     """Return the cells of the plot: the first curve above the others and its spread. edges: its deviations."""
     means = [bucket.mean for _, bucket in curves[0].points]
-    canvas, top = Canvas(across, down), down * DOTS_DOWN - 1
+    canvas = Canvas(across, down)
     for side in (-1, 1):
         ends = [mean + side * edge for mean, edge in zip(means, edges, strict=True)]
         ends = [end if math.isfinite(end) and scale.holds(end) else math.nan for end in ends]
-        for (x, y), (end_x, end_y) in curves[0].steps(ends, scale, top):
-            for at in range(x + x % DOTS_ACROSS, end_x + 1, DOTS_ACROSS):
-                dot = y + round((end_y - y) * (at - x) / max(end_x - x, 1))
-                canvas.column(at, dot, dot, "axis")
+        canvas.curve(curves[0].line(ends, scale), "axis", dotted=True)
     for x, bucket in curves[0].points:
         if bucket.low < bucket.high:
-            high, low = (round((1 - scale.position(end)) * top) for end in (bucket.high, bucket.low))
+            high, low = (dot_row(scale.position(end), down) for end in (bucket.high, bucket.low))
             canvas.column(x, high, low, "axis")
     for curve in reversed(curves):
-        for start, end in curve.steps([bucket.mean for _, bucket in curve.points], scale, top):
-            canvas.line(start, end, curve.role)
+        canvas.curve(curve.line((bucket.mean for _, bucket in curve.points), scale), curve.role)
     if average:
-        for start, end in curves[0].steps(moving_average(bucket for _, bucket in curves[0].points), scale, top):
-            canvas.line(start, end, "ema")
+        canvas.curve(curves[0].line(moving_average(bucket for _, bucket in curves[0].points), scale), "ema")
     return canvas.rows()
 
 
@@ -142,9 +127,9 @@ def _mark_plot(plot: list[list[Piece]], charted: Charted, metric: Metric, curve:
     if len(curve.points) * _COLUMNS_A_DOT <= across:
         for x, bucket in curve.points:
             if not math.isnan(bucket.mean):
-                plot[_row_of(scale.position(bucket.mean), len(plot))][x // DOTS_ACROSS] = (DOT, "series")
+                plot[row_of(scale.position(bucket.mean), len(plot))][x // DOTS_ACROSS] = (DOT, "series")
     if metric.threshold is not None and scale.holds(metric.threshold):
-        row, text = _row_of(scale.position(metric.threshold), len(plot)), f"{_threshold_text(metric)} "
+        row, text = row_of(scale.position(metric.threshold), len(plot)), f"{_threshold_text(metric)} "
         cells = plot[row] = [(LIMIT, "target") if cell == " " else (cell, role) for cell, role in plot[row]]
         starts = [start for start in (across - len(text), 2) if 0 <= start <= across - len(text)]
         free = [start for start in starts if all(cell == LIMIT for cell, _ in cells[start : start + len(text)])]
@@ -166,7 +151,7 @@ def _put_letter(plot: list[list[Piece]], number: int, curve: _Curve, scale: Axis
     end = next(((x, bucket.mean) for x, bucket in reversed(curve.points) if not math.isnan(bucket.mean)), None)
     if end is None:
         return
-    column, wanted = end[0] // DOTS_ACROSS + 1, _row_of(scale.position(end[1]), len(plot))
+    column, wanted = end[0] // DOTS_ACROSS + 1, row_of(scale.position(end[1]), len(plot))
     free = [row for row, cells in enumerate(plot) if cells[column][0] in (" ", LIMIT)]
     if free:
         plot[min(free, key=lambda row: abs(row - wanted))][column] = (LETTERS[number], curve.role)
@@ -217,17 +202,6 @@ def _threshold_text(metric: Metric) -> str:
     return f"{LIMIT} {'target' if metric.aimed else 'limit'} {metric.threshold:g}"
 
 
-def _tick_rows(scale: Axis, down: int) -> dict[int, str]:
-    """Return the numbers of the y axis, keyed by row."""
-    values = ticks(scale, max(down // _LINES_A_TICK, 3 if scale.log else 2))
-    if values[:1] == [scale.low] and len(values) <= 2:  # the ends, which are not round
-        span = values[-1] - values[0]
-        digits = 1 - math.floor(math.log10(span)) if 1e-6 < span < 1e6 and not scale.log else 9
-        values = [round(value, digits) for value in values]
-    texts = tick_texts(values, log=scale.log)
-    return {_row_of(scale.position(value), down): text for value, text in zip(values, texts, strict=True)}
-
-
 def _iteration_axis(charted: Charted, across: int) -> Line:
     """Return the x axis with the iterations on it, that of the cursor first, then the ends, then round ones."""
     window = charted.window
@@ -265,12 +239,3 @@ def _mark_line(marks: Sequence[Mark], window: Window, across: int) -> Line:
 def _column_of(window: Window, iteration: int, across: int) -> int:
     """Return the column of an iteration: that of the dot at which its value is drawn."""
     return window.place_of(iteration, DOTS_ACROSS * across) // DOTS_ACROSS
-
-
-def _row_of(position: float, down: int) -> int:
-    """Return the row, counted from the top, of a position from 0 to 1 on the y axis."""
-    return round((1 - position) * (DOTS_DOWN * down - 1)) // DOTS_DOWN
-
-
-def _role(number: int) -> str:
-    return f"run-{number}" if number else "series"

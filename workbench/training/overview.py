@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from textual.events import Click
 from textual.message import Message
 
 from workbench.kit.axes import Axis, Window, number_text
-from workbench.kit.drawing import ROLES, Drawn, component_classes, rule
+from workbench.kit.drawing import Drawn, rule
 from workbench.kit.glyphs import DOTS_ACROSS, bar_lines
 from workbench.run.history import MetricHistory
 from workbench.run.metrics import Metric
@@ -100,43 +101,32 @@ def layout(width: int, height: int, *, large: int, small: int, scores: bool, eve
     stacked, columns = _arrangement(width, height, large, small, bool(events))
     rows, deep = -(-small // columns), large if stacked else min(large, 1)
     columns = -(-small // rows) if rows else 1  # no column without a cell
-    chart = max(min(_CHART, (height - min(rows, 2)) // max(deep, 1)), 1)
-    free = height - deep * chart
-    rows = max(min(rows, free), 0)
-    free -= rows
-    beside = scores and width >= _BESIDE and events > 0
-    time = min(free, 1)
-    free -= time
-    shown = min(events, free, 1)
-    free -= shown
-    cell, histogram = 1, 0
-
-    def grow(wanted: int, now: int, each: int = 1) -> int:
-        nonlocal free
-        more = max(min(wanted - now, free // max(each, 1)), 0)
+    beside = scores and width >= _BESIDE and events > _HISTOGRAM
+    lines = dict.fromkeys(("chart", "rows", "time", "events", "histogram"), 0) | {"cell": 1}
+    free = height
+    for part, wanted, each in (
+        ("chart", max(min(_CHART, (height - min(rows, 2)) // max(deep, 1)), 1), deep),
+        ("rows", rows, 1),
+        ("time", 1, 1),
+        ("events", min(events, 3), 1),
+        ("chart", _FAIR_CHART, deep),
+        ("histogram", _HISTOGRAM if scores and not beside else 0, 1),
+        ("events", min(events, 6), 1),
+        ("chart", int(_SHARE * height / max(deep, 1)), deep),
+        ("cell", 2, rows),
+        ("events", min(events, _EVENTS), 1),
+        ("cell", _TALLEST_CELL if height >= 2 * _EVENTS else 0, rows),
+    ):
+        more = max(min(wanted - lines[part], free // max(each, 1)), 0)
+        lines[part] += more
         free -= more * each
-        return now + more
-
-    shown = grow(min(events, 3), shown)
-    chart = grow(_FAIR_CHART, chart, deep) if deep else chart
-    if scores and free >= _HISTOGRAM:
-        if beside:
-            shown = histogram = grow(max(shown, _HISTOGRAM + 1), shown)
-        else:
-            histogram, free = _HISTOGRAM, free - _HISTOGRAM
-    shown = grow(min(events, 6), shown)
-    chart = grow(int(_SHARE * height / max(deep, 1)), chart, deep) if deep else chart
-    cell = grow(2, cell, rows) if rows else cell
-    shown = grow(min(events, _EVENTS), shown)
-    cell = grow(_TALLEST_CELL, cell, rows) if rows and height >= 2 * _EVENTS else cell
-    if deep:
-        charts = [chart + free // deep] * large
-        for place in range(free % deep):
-            charts[place] += 1
-    else:
-        charts, shown = [], shown + free
-    histogram = shown if beside and histogram else histogram
-    return Layout(tuple(charts), stacked, columns, rows, cell, time, histogram, shown, beside and bool(histogram))
+    histogram = lines["events"] if beside else lines["histogram"]
+    if histogram < _HISTOGRAM:
+        free += lines["histogram"]
+        histogram, beside = 0, False
+    charts = tuple(lines["chart"] + free // deep + (place < free % deep) for place in range(large))
+    shown = lines["events"] + (0 if deep else free)
+    return Layout(charts, stacked, columns, lines["rows"], lines["cell"], lines["time"], histogram, shown, beside)
 
 
 def _arrangement(width: int, height: int, large: int, small: int, events: bool) -> tuple[bool, int]:
@@ -258,13 +248,10 @@ def histogram(scores: Sequence[float], iteration: int, width: int, height: int) 
     finite = [score for score in scores if math.isfinite(score)]
     text, mean = f"scores of iteration {iteration} · {len(scores)}", 0.0
     if finite:
-        mean = sum(score / len(finite) for score in finite)  # dividing first keeps the sum of large numbers finite
+        mean = statistics.mean(finite)
         text += f" · mean {number_text(mean, _DIGITS, 9)}"
-        deviation = largest = max(abs(score - mean) for score in finite)
-        if 0 < largest < math.inf:
-            deviation *= math.sqrt(sum(((score - mean) / largest) ** 2 for score in finite) / len(finite))
         if len(text) + 16 <= width:
-            text += f" ± {number_text(deviation, _DIGITS, 9)}"
+            text += f" ± {number_text(statistics.pstdev(finite), _DIGITS, 9)}"
     lines = [rule(text, width, missing=len(scores) - len(finite))]
     across = width - 2
     if not finite or across < 1:
@@ -286,21 +273,7 @@ def histogram(scores: Sequence[float], iteration: int, width: int, height: int) 
     return [*lines, *([(" " + line, "series")] for line in bars), axis][:height]
 
 
-class DrawnBy(Drawn):
-    """Widget that shows what a function draws, given its width and height."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes(*ROLES)
-    _lines_of: Callable[[int, int], Sequence[Line]] | None = None
-
-    def show(self, lines_of: Callable[[int, int], Sequence[Line]]) -> None:
-        self._lines_of = lines_of
-        self.redraw()
-
-    def draw(self, width: int, height: int) -> Sequence[Line]:
-        return self._lines_of(width, height)[:height] if self._lines_of else ()
-
-
-class Overview(DrawnBy, can_focus=True):
+class Overview(Drawn, can_focus=True):
     """Widget with the charts, the grid and the time, or with another drawing. The pane handles the keys."""
 
     _metrics: Shown | None = None

@@ -13,7 +13,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 from textual.content import Content
-from textual.events import Resize
 from textual.message import Message
 from textual.widgets import Static
 from textual.widgets.selection_list import Selection
@@ -22,7 +21,7 @@ from trainer.errors import counted
 from trainer.runs.listing import PPO
 from workbench.kit.axes import number_text, window_of, window_over
 from workbench.kit.dialog import ChoiceList, Dialog
-from workbench.kit.drawing import OVERLAYS
+from workbench.kit.drawing import OVERLAYS, Drawn
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
 from workbench.run.history import MetricHistory
@@ -32,7 +31,7 @@ from workbench.run.view import Mark, RunView
 from workbench.text import Line
 from workbench.training.alarms import alarm_lines
 from workbench.training.metric_grid import Charted, is_informative, metrics_of, reading_at
-from workbench.training.overview import DrawnBy, Layout, Overview, Shown, histogram, layout, overview
+from workbench.training.overview import Layout, Overview, Shown, histogram, layout, overview
 from workbench.training.score_against_kl import curve_of, point_at, point_text, score_against_kl
 from workbench.training.timeline import Timeline
 
@@ -151,15 +150,12 @@ class TrainingPane(Pane):
         self._shown: object = None  # what the charts were drawn from
 
     def compose(self) -> ComposeResult:
-        yield DrawnBy(id="training-alarms")
+        yield Drawn(id="training-alarms")
         yield Overview()
         yield Static(id="ranks", markup=False)
         with Container(id="training-below"):
-            yield DrawnBy(id="training-scores")
+            yield Drawn(id="training-scores")
             yield Timeline()
-
-    def on_mount(self) -> None:
-        self._show()
 
     def badge_for(self, view: RunView) -> Badge:
         if not view.alarms:
@@ -281,9 +277,6 @@ class TrainingPane(Pane):
         else:
             self._show()
 
-    def on_resize(self, event: Resize) -> None:
-        self._show()
-
     def _put_cursor(self, iteration: int | None) -> None:
         if iteration != self._cursor:
             self._cursor = iteration
@@ -347,10 +340,12 @@ class TrainingPane(Pane):
         words += [f"{counted(hidden, 'metric')} hidden · {keys_of(self)['training.metrics']}"] if hidden else []
         self.border_subtitle = " · ".join(words)
 
+    on_mount = on_resize = _show
+
     def _show_around(self) -> Layout:
         """Draw what is above and below the charts, and return how the lines are shared out."""
         view, is_all, (width, height) = self._view, self._mode == "all", self.size
-        alarms = self.query_one("#training-alarms", DrawnBy)
+        alarms = self.query_one("#training-alarms", Drawn)
         lines = min(len(view.alarms), _ALARMS if height >= _ALARMS_FROM else 1)
         alarms.display, alarms.styles.height = bool(lines), lines
         key = keys_of(self.screen).get("alarm.open", "!") if lines else ""
@@ -360,7 +355,7 @@ class TrainingPane(Pane):
         ranks.update("\n".join(texts))
         height -= lines + len(texts)
 
-        scores, timeline = self.query_one("#training-scores", DrawnBy), self.query_one(Timeline)
+        scores, timeline = self.query_one("#training-scores", Drawn), self.query_one(Timeline)
         scores.show(partial(histogram, *self._scores))
         evaluations = [Mark(e.iteration, "evaluation", in_brief(e)) for e in view.newest_evaluations]
         events = timeline.show(view.marks, evaluations)

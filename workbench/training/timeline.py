@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 
-from workbench.kit.drawing import ScrolledLines, component_classes, rule, scroll_bindings
+from workbench.kit.drawing import DRAWN, ScrolledLines, rule, scroll_bindings
 from workbench.run.sentences import SIGNS as LEVELS
 from workbench.run.view import Mark, MarkKind
 from workbench.text import Line, Piece, fit_start, visible
@@ -69,7 +69,7 @@ class Timeline(ScrolledLines):
     """Widget with the events of a run, which keys and mouse wheel scroll."""
 
     CSS_NAME = "drawn"
-    COMPONENT_CLASSES: ClassVar[set[str]] = component_classes("text", "strong", "muted", "axis", "missing", "alert")
+    COMPONENT_CLASSES: ClassVar[set[str]] = DRAWN
     BINDINGS: ClassVar[list[BindingType]] = scroll_bindings("timeline")[:4]
     _marks: Sequence[Mark] = ()
     _evaluations: Sequence[Mark] = ()

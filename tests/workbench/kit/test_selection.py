@@ -25,8 +25,8 @@ TEXT = "The band  played on 日本語 until the morning came.\nThen it stopped: 
 class Picture(Drawn):
     DEFAULT_CSS = "Picture { height: 3; }"
 
-    def draw(self, width: int, height: int) -> Sequence[Line]:
-        return [[("reward ", ""), ("0.5", "")], [("KL ", ""), ("日本 4.1", "")]]
+    def on_mount(self) -> None:
+        self.show(lambda width, height: [[("reward ", ""), ("0.5", "")], [("KL ", ""), ("日本 4.1", "")]])
 
 
 class Story(ScrolledLines):

@@ -96,10 +96,10 @@ def test_a_falling_loss_falls_and_held_out_pairs_are_at_their_step():
     title, *lines = texts(curve_lines(made, 60, 12))
     assert "loss 0.2" in title
     assert "accuracy 50%" in title
-    assert lines[0].startswith("  1.000│")
+    assert lines[0].startswith("  1.000┤")
     first, last = lines[0][8:], lines[4][8:]
     assert (first[0], last[-1]) == ("◆", "◆")
-    assert lines[4].startswith("  0.200│")
+    assert lines[4].startswith("  0.200┤")
     assert first.strip("◆ ")
     assert not first[30:].strip(), "high at the start alone"
     assert lines[-1].split()[-1] == "100"

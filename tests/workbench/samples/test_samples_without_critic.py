@@ -16,7 +16,7 @@ from workbench.run.sample_reader import read_token_sample
 from workbench.run.sample_table import SampleKey
 from workbench.samples.advantage_screen import AdvantageScreen, AdvantageSum
 from workbench.samples.export import export_samples, sa_pairs
-from workbench.samples.sample_view import TokenInspector, TokenLegend
+from workbench.samples.sample_view import SampleView, TokenLegend
 from workbench.samples.token_facts import sentence
 
 ESTIMATORS = ("reinforce", "rloo", "remax", "grpo")
@@ -49,10 +49,10 @@ async def test_every_channel_is_drawn_and_those_of_the_critic_are_marked_as_not_
             await pilot.press(key)
             assert "not saved" not in legend(app).splitlines()[0]
             assert legend(app).startswith(name)
-        inspector = app.query_one(TokenInspector)
-        assert inspector.facts is not None
-        assert inspector.facts.value is None
-        assert "critic" not in sentence(inspector.facts)
+        facts = app.query_one(SampleView).facts
+        assert facts is not None
+        assert facts.value is None
+        assert "critic" not in sentence(facts)
         text.action_choose()
         await pilot.pause()
         assert isinstance(app.screen, AdvantageScreen)

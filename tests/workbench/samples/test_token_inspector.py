@@ -13,15 +13,12 @@ from charts import roles, texts
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from styles_helper import styles_path
-from textual.app import ComposeResult
 from token_samples import SETTINGS, sample_without_critic, token_sample
 
 from trainer.runs.samples import TOKEN_COLUMNS
-from workbench.kit.drawing import ROLES
-from workbench.kit.theming import ThemedApp
+from workbench.kit.drawing import DRAWN
 from workbench.run.sample_table import Alternative, TokenSample
-from workbench.samples.sample_view import TokenInspector, inspector_lines
+from workbench.samples.sample_view import inspector_lines
 from workbench.samples.token_facts import TokenFacts, sentence
 
 HOSTILE = [
@@ -262,32 +259,4 @@ def test_nothing_overflows_whatever_the_file_holds(
         drawn = "".join(part for part, _ in line)
         assert cell_len(drawn) <= width
         assert not re.search("[\x00-\x1f\x7f-\x9f\u2028\u202e]", drawn)
-        assert {role for _, role in line} <= set(ROLES)
-
-
-class Inspecting(ThemedApp[None]):
-    CSS_PATH = styles_path("inspector.tcss")
-
-    def compose(self) -> ComposeResult:
-        yield TokenInspector()
-
-
-async def test_the_widget_follows_what_it_is_shown() -> None:
-    app = Inspecting()
-    async with app.run_test(size=(44, 30)) as pilot:
-        inspector = app.query_one(TokenInspector)
-
-        def top() -> str:
-            return "".join(segment.text for segment in inspector.render_line(0)).strip()
-
-        assert top() == ""
-        inspector.show(sample(), 3)
-        await pilot.pause()
-        assert top().endswith("4 of 6")
-        inspector.show(sample(), 99)
-        assert top().endswith("6 of 6 · stop")
-        inspector.show(replace(sample(), tokens=[], texts=[]), 0)
-        assert top() == "The response is empty."
-        assert inspector.facts is None
-        inspector.show(None, 0)
-        assert top() == ""
+        assert {f"drawn--{role}" for _, role in line} <= DRAWN

@@ -15,7 +15,7 @@ from workbench.config.form import ConfigForm
 from workbench.config.pane import ConfigPane
 from workbench.samples.ask_screen import AnswerList, AskScreen
 from workbench.samples.sample_list import SampleList
-from workbench.samples.sample_view import TokenInspector
+from workbench.samples.sample_view import SampleView
 from workbench.samples.token_facts import sentence
 
 
@@ -72,9 +72,9 @@ async def test_a_token_is_explained_and_the_model_asked_while_it_trains_and_afte
         await pilot.press("f4", "z")
         await until(pilot, lambda: screen.query_one(SampleList).selected is not None)
         await pilot.press("enter")
-        inspector = screen.query_one(TokenInspector)
-        await until(pilot, lambda: inspector.facts is not None)
-        facts = inspector.facts
+        opened = screen.query_one(SampleView)
+        await until(pilot, lambda: opened.facts is not None)
+        facts = opened.facts
         assert facts is not None
         await until(pilot, lambda: sentence(facts)[1:20] in screen_text(screen))
         assert "policy · after" in await ask()

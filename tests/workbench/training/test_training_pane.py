@@ -245,12 +245,13 @@ async def test_scores_and_events_are_below_the_metrics():
         assert "events" not in await shown(pilot)
         assert "scores" not in await shown(pilot)
         view.take(CheckpointSaved(iteration=20, path="checkpoints/step-000020", seconds=0.1))
-        view.take(Alert(iteration=20, level="warning", code="x", message="[@click=app.quit]\x1b[2J"))
+        for code in "xyz":
+            view.take(Alert(iteration=20, level="warning", code=code, message="[@click=app.quit]\x1b[2J"))
         pane.show_run(view)
         pane.show_scores(20, [0.1, 0.9, math.nan])
         screen = await shown(pilot)
         assert "scores of iteration 20 · 3 · mean 0.50" in screen
-        assert "events · 1 · checkpoint 20" in screen
+        assert "events · 3 · checkpoint 20" in screen
         assert "⚠ 20 [@click=app.quit]␛[2J" in screen
         await pilot.resize_terminal(160, 40)
         histogram, events = pane.query_one("#training-scores"), pane.query_one(Timeline)

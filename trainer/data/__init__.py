@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -189,7 +189,19 @@ def render_prompt(
         if len(tokens) > 1 and tokens[-1] == tokenizer.eos_token_id and not text.endswith(tokenizer.eos_token):
             tokens.pop()
     else:
-        messages = _messages(row, tokenizer, config)
+        if config.chat == "never":
+            raise DataError(
+                f"{_name(row)} is a list of messages, and data.chat = 'never' keeps it from the chat template: "
+                "set data.chat = 'auto'"
+            )
+        # mlx-lm also finds templates that are not in the tokenizer's own attribute.
+        if not (getattr(tokenizer, "has_chat_template", False) or tokenizer.chat_template):
+            what = "data.chat = 'always'" if isinstance(row.prompt, str) else f"{_name(row)} is a list of messages"
+            raise DataError(
+                f"{what}, but the tokenizer has no chat template: choose an instruct model, or prompts "
+                "that are strings with data.chat = 'auto'"
+            )
+        messages = chat_messages(row.prompt, config.system)
         try:
             read, text = rendered(messages, tokenizer, template_options(config.template, row.columns))
         except DataError as error:
@@ -200,23 +212,6 @@ def render_prompt(
     if not tokens:
         raise DataError(f"{_name(row)} has no tokens after rendering: remove the row")
     return Prompt(row.index, row.prompt, text, tokens, row.columns)
-
-
-def _messages(row: PromptRow, tokenizer: Any, config: DataConfig | PreferenceDataConfig) -> Sequence[Mapping[str, str]]:
-    """Return what the chat template of `tokenizer` gets. Raises DataError where there is none or `chat` forbids it."""
-    if config.chat == "never":
-        raise DataError(
-            f"{_name(row)} is a list of messages, and data.chat = 'never' keeps it from the chat template: "
-            "set data.chat = 'auto'"
-        )
-    # mlx-lm also finds templates that are not in the tokenizer's own attribute.
-    if not (getattr(tokenizer, "has_chat_template", False) or tokenizer.chat_template):
-        what = "data.chat = 'always'" if isinstance(row.prompt, str) else f"{_name(row)} is a list of messages"
-        raise DataError(
-            f"{what}, but the tokenizer has no chat template: choose an instruct model, or prompts "
-            "that are strings with data.chat = 'auto'"
-        )
-    return chat_messages(row.prompt, config.system)
 
 
 def chat_messages(prompt: str | list[dict[str, str]], system: str) -> list[dict[str, str]]:

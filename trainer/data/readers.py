@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import csv
 import difflib
 import gzip
@@ -15,7 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from trainer.errors import DataError, one_line
 from trainer.files import open_regular
@@ -35,6 +34,7 @@ _JSON_BYTES = 256 << 20  # of a file that is parsed whole
 _SEPARATORS = (",", ";", "\t")  # the first of those that are equally frequent
 _QUOTED = re.compile('"[^"]*"')
 _EXCEL_SEPARATOR = re.compile(r"sep=(.)\s*")
+Part = TypeVar("Part")
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -146,12 +146,11 @@ def suffix(path: Path) -> str:
 def _text_lines(path: Path, newline: str | None = None, longest: int = ROW_BYTES) -> Iterator[str]:
     """Yield the lines of `path` one by one, so that a large file is never whole in memory.
 
-    newline: as for `open`. longest: characters of a line. Raises DataError for a longer one, for text that is not
-    UTF-8, and for a compressed file that unpacks to too much.
+    newline: as for `open`. longest: characters of a line. Raises DataError for a longer one, and for text that is not
+    UTF-8.
     """
-    unpacked = _Unpacked(path, "unpack it with gunzip") if path.suffix.lower() == ".gz" else None
     with open_regular(path) as file:
-        content = gzip.GzipFile(fileobj=file) if unpacked else file
+        content = gzip.GzipFile(fileobj=file) if path.suffix.lower() == ".gz" else file
         try:
             start = content.peek(2)[:2]
             if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in start:
@@ -165,8 +164,6 @@ def _text_lines(path: Path, newline: str | None = None, longest: int = ROW_BYTES
                     if len(line) > longest:
                         raise DataError(f"{path}:{number}: is longer than {longest >> 20} MiB: shorten it")
                     line.encode()
-                    if unpacked:
-                        unpacked.add(len(line))
                     yield line
         except UnicodeEncodeError as error:
             byte = error.object[error.start].encode(errors="surrogateescape")
@@ -178,25 +175,22 @@ def _text_lines(path: Path, newline: str | None = None, longest: int = ROW_BYTES
             raise DataError(f"{path}: incomplete or damaged gzip file: {error}") from None
 
 
-class _Unpacked:
-    """A count of the memory that the rows of a compressed file take, so that a small file cannot fill all of it."""
-
-    def __init__(self, path: Path, way_out: str) -> None:
-        self._path, self._way_out = path, way_out
-        self._left = max(UNPACKED_BYTES, UNPACKED_RATIO * path.stat().st_size)
-
-    def add(self, size: int) -> None:
-        """Count a row. Raises DataError once there are too many."""
-        self._left -= size + _ROW_OVERHEAD
-        if self._left < 0:
-            raise DataError(
-                f"{self._path}: unpacks to more than {UNPACKED_BYTES >> 30} GiB and {UNPACKED_RATIO} times its size: "
-                f"{self._way_out}"
-            )
+def _bounded(path: Path, parts: Iterable[Part], size_of: Callable[[Part], int], way_out: str) -> Iterator[Part]:
+    """Yield `parts` of a compressed file until they take too much memory: a small file cannot fill all of it."""
+    left = max(UNPACKED_BYTES, UNPACKED_RATIO * path.stat().st_size)
+    for part in parts:
+        left -= size_of(part)
+        if left < 0:
+            most = f"{UNPACKED_BYTES >> 30} GiB and {UNPACKED_RATIO} times its size"
+            raise DataError(f"{path}: unpacks to more than {most}: {way_out}")
+        yield part
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(_text_lines(path), 1):
+    lines: Iterator[str] = _text_lines(path)
+    if path.suffix.lower() == ".gz":
+        lines = _bounded(path, lines, lambda line: len(line) + _ROW_OVERHEAD, "unpack it with gunzip")
+    for number, line in enumerate(lines, 1):
         if line.strip():
             yield f"{path}:{number}", line.rstrip("\n")
 
@@ -300,18 +294,26 @@ def _read_parquet(path: Path, column: str, broken: OnBroken) -> Iterator[SourceR
     import pyarrow.parquet
 
     places = itertools.count()
-    unpacked = _Unpacked(path, "split it, or write it as .jsonl")
     try:
         with open_regular(path) as content, pyarrow.parquet.ParquetFile(content) as file:
             _check_names(file.schema_arrow.names, str(path))
-            for stored in file.iter_batches(batch_size=_batch_rows(file.metadata, path)):
-                columns = [
-                    one.dictionary_decode() if isinstance(one, pyarrow.DictionaryArray) else one
-                    for one in stored.columns
-                ]
-                batch = pyarrow.record_batch(columns, stored.schema.names)
-                unpacked.add(batch.nbytes + _ROW_OVERHEAD * batch.num_rows)
-                yield from _rows_of(batch, path, places, broken)
+            batches = (
+                pyarrow.record_batch(
+                    [one.dictionary_decode() if isinstance(one, pyarrow.DictionaryArray) else one for one in columns],
+                    columns.schema.names,
+                )
+                for columns in file.iter_batches(batch_size=_batch_rows(file.metadata, path))
+            )
+            for batch in _bounded(
+                path, batches, lambda one: one.nbytes + _ROW_OVERHEAD * one.num_rows, "split it, or write it as .jsonl"
+            ):
+                for index in range(batch.num_rows):
+                    try:
+                        row = _parquet_row(batch, index, f"{path}[{next(places)}]")
+                    except DataError as error:
+                        broken(error)
+                    else:
+                        yield row
     except (pyarrow.ArrowException, UnicodeDecodeError, OverflowError) as error:  # of names of columns, of dates
         raise DataError(f"{path}: not a Parquet file: {one_line(error)}") from None
 
@@ -329,34 +331,17 @@ def _batch_rows(metadata: Any, path: Path) -> int:
     return rows
 
 
-def _rows_of(batch: Any, path: Path, places: Iterator[int], broken: OnBroken) -> Iterator[SourceRow]:
-    """Yield the rows of a batch of a Parquet file.
-
-    Rows with text that is not UTF-8, or with a value that is too large, go to `broken`.
-    """
-    if batch.nbytes <= ROW_BYTES:
-        with contextlib.suppress(ValueError, OverflowError):
-            rows = batch.to_pylist()
-            yield from (SourceRow(f"{path}[{next(places)}]", row) for row in rows)
-            return
-    if batch.num_rows > 1:  # one by one, to find the broken row
-        for index in range(batch.num_rows):
-            yield from _rows_of(batch.slice(index, 1), path, places, broken)
-        return
-    problem = _TOO_LARGE
-    if batch.nbytes <= ROW_BYTES:
-        problem = "cannot be read: save its text as UTF-8"
-        for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            try:
-                column.to_pylist()
-            except UnicodeDecodeError as error:
-                byte = f"0x{error.object[error.start]:02x}"
-                problem = f"column '{name}' has the byte {byte}, which is not UTF-8: save its text as UTF-8"
-                break
-            except (ValueError, OverflowError) as error:
-                problem = f"column '{name}' cannot be read ({error}): save its text as UTF-8"
-                break
-    broken(DataError(f"{path}[{next(places)}]: {problem}"))
+def _parquet_row(batch: Any, index: int, place: str) -> SourceRow:
+    """Return a row of a batch of a Parquet file. Raises DataError for one that is too large, or is not in UTF-8."""
+    row, columns = batch.slice(index, 1), dict[str, Any]()
+    if row.nbytes > ROW_BYTES:
+        raise DataError(f"{place}: {_TOO_LARGE}")
+    for name, column in zip(batch.schema.names, row.columns, strict=True):
+        try:
+            columns[name] = column[0].as_py()
+        except (ValueError, OverflowError) as error:
+            raise DataError(f"{place}: column '{name}' cannot be read ({error}): save its text as UTF-8") from None
+    return SourceRow(place, columns)
 
 
 READERS: dict[str, Reader] = {

@@ -56,7 +56,7 @@ def write_model(
         index |= dict.fromkeys(shard, name)
     if len(shards) > 1:
         total = {"total_size": sum(array.nbytes for array in weights.values())}
-        _write_json(folder / "model.safetensors.index.json", {"metadata": total, "weight_map": index})
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": total, "weight_map": index}))
     config = read_json(loaded.folder / "config.json")
     config = {key: value for key, value in config.items() if key not in _QUANTIZED} | about
     config["dtype"] = str(loaded.dtype).rpartition(".")[2]
@@ -64,7 +64,7 @@ def write_model(
         config["architectures"] = [one.replace(_CAUSAL, _SEQUENCE) for one in config.get("architectures") or ()]
     if not config.get("architectures"):
         config.pop("architectures", None)
-    _write_json(folder / "config.json", config)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     loaded.tokenizer._tokenizer.save_pretrained(folder)
 
 
@@ -76,7 +76,3 @@ def _weights(backbone: nn.Module, layers: Mapping[str, LoRA], part: Part) -> Par
         dequantize_model(backbone)  # on a GPU, where weights are held packed
         arrays = cast(list[tuple[str, mx.array]], tree_flatten(backbone.parameters()))
         return {names.to_transformers(name): array for name, array in arrays}
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

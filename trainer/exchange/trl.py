@@ -6,7 +6,6 @@ the table of docs/other-engines.md.
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import tomllib
@@ -21,6 +20,8 @@ from trainer.config.schema import Config
 VERSION = "1.12.0"
 TRAINERS = {"gae": "PPO", "grpo": "GRPO", "rloo": "RLOO"}
 """TRL's trainers by ppo.estimator; there is none for the others."""
+SETTINGS = tomllib.loads(resources.files("trainer.exchange").joinpath("trl.toml").read_text(encoding="utf-8"))
+"""Content of trl.toml: cells by section, then by our key."""
 _DEFAULTS = Config()
 
 Kind = Literal["there", "lost", "off", "elsewhere"]
@@ -87,7 +88,15 @@ def translated(facts: RunFacts) -> list[Translated]:
                 notes.append(f"{cell.to} has no such value (counterparts: {', '.join(cell.choices)})")
             else:
                 kind = "there"
-                there[cell.to] = cell.choices[choice] if cell.choices else _converted(cell, facts, ours)
+                there[cell.to] = ours
+                if cell.choices:
+                    there[cell.to] = cell.choices[choice]
+                elif cell.by:
+                    there[cell.to] = _CONVERSIONS[cell.by](facts, ours)
+                elif cell.value is not None:
+                    there[cell.to] = cell.value
+                elif cell.empty is not None and not ours:
+                    there[cell.to] = None if cell.empty == "none" else cell.empty
                 notes += [cell.note] if cell.note else []
         note = "; ".join(notes) if notes or there else "off in this run"
         found.append(Translated(key, ours, kind, note, there))
@@ -96,22 +105,15 @@ def translated(facts: RunFacts) -> list[Translated]:
 
 def cells_of(key: str, trainer: str) -> list[Cell]:
     """Return what the setting `key` becomes in a trainer, in lower case. Raises KeyError if the table lacks it."""
-    table = settings_table()
     for name in (key, f"{key.partition('.')[0]}.*"):
         for section in (trainer, "trl"):
-            if name in table[section]:
-                cells = table[section][name]
+            if name in SETTINGS[section]:
+                cells = SETTINGS[section][name]
                 cells = cells if isinstance(cells, list) else [cells]
                 return [Cell(to=cell) if isinstance(cell, str) else Cell(**cell) for cell in cells]
-        if name in table["elsewhere"]:
-            return [Cell(elsewhere=table["elsewhere"][name])]
+        if name in SETTINGS["elsewhere"]:
+            return [Cell(elsewhere=SETTINGS["elsewhere"][name])]
     raise KeyError(key)
-
-
-@functools.cache
-def settings_table() -> dict[str, dict[str, Any]]:
-    """Return the content of trl.toml: cells by section, then by our key."""
-    return tomllib.loads(resources.files("trainer.exchange").joinpath("trl.toml").read_text(encoding="utf-8"))
 
 
 def value_of(config: Config, key: str) -> Any:
@@ -193,20 +195,6 @@ def _text(value: Any) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def _converted(cell: Cell, facts: RunFacts, ours: Any) -> Any:
-    if cell.by:
-        return _CONVERSIONS[cell.by](facts, ours)
-    if cell.value is not None:
-        return cell.value
-    if cell.empty is not None and not ours:
-        return None if cell.empty == "none" else cell.empty
-    return ours
-
-
-def _steps_per_iteration(facts: RunFacts) -> int:
-    return facts.config.ppo.epochs * facts.config.ppo.minibatches
-
-
 _CONDITIONS: dict[str, Callable[[RunFacts], bool]] = {
     "adaptive": lambda f: f.config.ppo.kl_controller == "adaptive",
     "reward model": _one_reward_model,
@@ -219,10 +207,10 @@ _CONVERSIONS: dict[str, Callable[[RunFacts, Any], Any]] = {  # of our value
     "minibatch": lambda f, ours: ours // f.config.ppo.minibatches,
     "reward_model": lambda f, _: f.reward_model,
     "save_strategy": lambda _, ours: "steps" if ours else "no",
-    "steps": lambda f, ours: ours * _steps_per_iteration(f),
+    "steps": lambda f, ours: ours * f.config.ppo.epochs * f.config.ppo.minibatches,
     "stop_token": lambda _, ours: None if ours else "eos",
     "symmetric": lambda _, ours: [-ours, ours],
-    "warmup_iterations": lambda f, ours: math.ceil(ours / _steps_per_iteration(f)),
+    "warmup_iterations": lambda f, ours: math.ceil(ours / (f.config.ppo.epochs * f.config.ppo.minibatches)),
 }
 
 if __name__ == "__main__":

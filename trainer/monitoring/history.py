@@ -168,8 +168,8 @@ class History:
         rows = self.learning.newest(size, before=before)
         if not rows:
             return None
-        mean_score = window_mean([row.score_mean for row in rows])
-        return MeanScore(mean_score, window_mean([row.score_std for row in rows]), mean_score, mean_score)
+        mean_score = fmean([row.score_mean for row in rows])
+        return MeanScore(mean_score, fmean([row.score_std for row in rows]), mean_score, mean_score)
 
     def _changed(self, key: str) -> None:
         self.speed.clear()
@@ -194,11 +194,6 @@ def mean(values: Iterable[float]) -> float:
     """Return the mean of the finite values; NaN if there are none."""
     known = [value for value in values if math.isfinite(value)]
     return fmean(known) if known else math.nan
-
-
-def window_mean(values: Sequence[float]) -> float:
-    """Return the mean of one value or more; NaN if one of them is unknown."""
-    return sum(values) / len(values)
 
 
 def _better(best: MeanScore | None, score: MeanScore) -> MeanScore | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean
 from typing import Literal, NamedTuple
 
 from trainer.config.ppo import PPOConfig
@@ -27,7 +28,7 @@ from trainer.events import (
     SettingChanged,
 )
 from trainer.monitoring import policy_rules, update_rules
-from trainer.monitoring.history import History, Rule, Sign, window_mean
+from trainer.monitoring.history import History, Rule, Sign
 
 ALARM_RULES: dict[AlarmCode, Rule] = {
     "step_nan": update_rules.step_nan,
@@ -278,7 +279,7 @@ def collapse(history: History, config: Config) -> Sign | None:
     start, size = history.first_entropy, config.convergence.window
     if start is None or not (newest := history.learning.newest(size)):
         return None
-    entropy = window_mean([row.entropy for row in newest])
+    entropy = fmean([row.entropy for row in newest])
     if not entropy < COLLAPSED_ENTROPY * start:
         return None
     message = f"the entropy is {entropy:.3g} nats a token over {size} iterations, and was {start:.3g} at the start"
@@ -309,7 +310,7 @@ def runaway_kl(history: History, config: Config) -> Sign | None:
     size, kl_target = config.convergence.window, config.ppo.kl_target
     if not (newest := history.learning.newest(size)):
         return None
-    kl, limit = window_mean([row.kl for row in newest]), config.convergence.kl_limit
+    kl, limit = fmean([row.kl for row in newest]), config.convergence.kl_limit
     if not limit and config.ppo.kl_controller == "adaptive":
         limit = UNSTABLE_KL * kl_target
     if limit and kl > limit:
@@ -317,10 +318,8 @@ def runaway_kl(history: History, config: Config) -> Sign | None:
         return Sign("warning", message, {"kl": kl, "kl_limit": limit})
     if not (older := history.learning.newest(size, before=size)):
         return None
-    kl_before = window_mean([row.kl for row in older])
-    first_half, second_half = (
-        window_mean([row.kl for row in rows]) for rows in (newest[: size // 2], newest[size // 2 :])
-    )
+    kl_before = fmean([row.kl for row in older])
+    first_half, second_half = (fmean([row.kl for row in rows]) for rows in (newest[: size // 2], newest[size // 2 :]))
     # Below a controller's target the KL may grow at any rate: it begins at 0.
     if kl > max(RUNAWAY_KL * kl_before, kl_target) and second_half > first_half:
         message = f"the KL is diverging: {kl:.3g} nats a sequence over {size} iterations, {kl_before:.3g} before"

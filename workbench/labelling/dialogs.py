@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual import on, work
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 T = TypeVar("T")
 
-PAGE = 200  # labels read at once
 _LONGEST = 1500  # characters of a text that the history shows
 _PROMPT = 200  # columns at the end of a prompt in the list
 
@@ -236,30 +235,17 @@ class LabelHistoryScreen(LabelForm[int | None]):
 
     @work
     async def on_mount(self) -> None:
-        """Read the labels page by page: those of the first page can be chosen at once."""
-        oldest: int | None = None
-        while True:
-            items = await self.tried(asyncio.wrap_future(self._worker.history(PAGE, oldest)))
-            if items is None:
-                return
-            page = {str(item.position): (item, item.label.judgement) for item in items if item.label is not None}
-            self._items |= page
-            self._list(page)
-            if len(items) < PAGE or items[-1].label is None:
-                return
-            oldest = items[-1].label.id
+        items = await self.tried(asyncio.wrap_future(self._worker.history()))
+        if items is not None:
+            self._items = {str(item.position): (item, item.label.judgement) for item in items if item.label is not None}
+            self._list()
 
     @on(Input.Changed)
-    def _filter(self) -> None:
-        """List the labels that the filter leaves, with the cursor on the first."""
-        self.query_one(OptionList).clear_options()
+    def _list(self) -> None:
+        """List the labels that the filter leaves: number, choice, seconds, flag, note and the prompt's end."""
         self.query_one("#detail", Static).update("")
-        self._list(self._items)
-
-    def _list(self, page: Mapping[str, tuple[SessionItem, Judgement]]) -> None:
-        """Append those of `page` that the filter leaves: number, choice, seconds, flag, note and the prompt's end."""
         query, rows, options = self.query_one(FilterField).value, self.query_one(OptionList), list[Option]()
-        for place, (item, judgement) in page.items():
+        for place, (item, judgement) in self._items.items():
             choice, texts, note = judgement_text(item.item, judgement), texts_of(item.item), judgement.note
             searched = [
                 choice,
@@ -273,9 +259,9 @@ class LabelHistoryScreen(LabelForm[int | None]):
             line = f"{item.position + 1:>5}  {choice:<20} {seconds:>7} {'⚑' if judgement.flags else ' '} "
             line += f"“{visible(note)}”  " if note else ""
             options.append(Option(Content(line + fit_end(visible(plain_text(texts.prompt)), _PROMPT)), id=place))
+        rows.clear_options()
         rows.add_options(options)
-        if rows.highlighted is None and rows.option_count:
-            rows.highlighted = 0
+        rows.highlighted = 0 if options else None
         known = counted(len(self._items), "label")
         if query:
             status = f"{rows.option_count:,} of {known}"

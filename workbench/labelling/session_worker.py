@@ -170,9 +170,9 @@ class SessionWorker:
         """Return the item at `position`, with its label."""
         return self._call(lambda: self._open().item(position))
 
-    def history(self, limit: int = 200, before: int | None = None) -> Future[list[SessionItem]]:
-        """Return up to `limit` labelled items, the newest label first; with `before`, those with an older label."""
-        return self._call(lambda: self._open().history(limit, before))
+    def history(self) -> Future[list[SessionItem]]:
+        """Return the labelled items, the newest label first."""
+        return self._call(lambda: self._open().history())
 
     def leave(self) -> None:
         """Leave the open session, which can be resumed, after all calls made so far; returns at once."""

@@ -13,7 +13,6 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.keys import format_key
 from textual.widgets import Input, OptionList, Select
 from textual.widgets.selection_list import Selection
 
@@ -244,10 +243,7 @@ class LabelStartScreen(LabelForm[SessionOptions | None]):
         """Show what enter does."""
         session, who = self._chosen, visible(self.value("labeller").strip())
         what = f"resumes session {session.id}" if session else "begins a new session"
-        keys = keys_of(self, self.query_one(QueueList))
-        everywhere = keys["label-start.begin-here"] == format_key("enter")  # as in the fields
-        key = "enter" if everywhere else keys["label-start.begin"]
-        self.show_status(Content.assemble((key, "bold"), (f" {what} as {who}", "$text-muted")))
+        self.show_status(self.hint(("enter", f"{what} as {who}")))
 
 
 def _as_given(text: str, given: str) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -17,11 +16,11 @@ from textual.events import Mount
 from textual.widgets import Input, Select, Static
 
 from trainer.errors import counted
-from trainer.files import is_folder, may_exist, unused
+from trainer.files import unused
 from trainer.preferences.records import Preference, Text
 from trainer.preferences.store import PreferenceStore
 from workbench.kit.dialog import ConfirmScreen
-from workbench.kit.saving import given_path
+from workbench.kit.saving import path_problem
 from workbench.labelling.dialogs import LabelForm, choice, columns_field, columns_in, row, text_field
 from workbench.text import fit_start, visible
 
@@ -30,9 +29,7 @@ if TYPE_CHECKING:
 
 FORMATS_IN = ("auto", "trl", "trl-implicit", "hh", "ultrafeedback", "arena", "columns", "k-way")
 PREVIEWED = 3  # rows
-_EVERY = 0.2  # seconds between updates of the count on the screen
 _CUT = 300  # columns of a text
-_LOOK = Content.assemble(("enter", "bold"), (" previews it; nothing is written yet", "$text-muted"))
 FORMATS_OUT = {
     "trl": "prompt, chosen and rejected",
     "trl-implicit": "chosen and rejected, the prompt in both",
@@ -45,44 +42,14 @@ FORMATS_OUT = {
 """Formats in which preferences are written, each with a description."""
 
 
-@dataclass(slots=True)
-class Preview:
-    """Content of a source, as far as a thread has read it.
+def reading_of(source: str, format: str, columns: Sequence[str]) -> Reading:
+    """Read the preferences of a source without its broken rows. columns: their names, as in "prompt=question".
 
-    columns: their names, as in "prompt=question". first: preferences to be shown. count: of preferences read; total:
-    of all, once they were read.
+    For a thread: it imports NumPy, and `datasets` for a source that is not a file. Raises UsageError and DataError.
     """
+    from trainer.preferences.formats import ColumnNames, read_preferences
 
-    source: str
-    format: str
-    columns: Sequence[str] = ()
-    reading: Reading | None = None  # counts the rows
-    first: list[Preference] = field(default_factory=list)
-    count: int = 0
-    total: int | None = None
-
-    def preferences(self, wanted: Callable[[], bool] = lambda: True) -> Iterator[Preference]:
-        """Read the source from its start to its end, or until it is no longer `wanted`.
-
-        Imports NumPy, and `datasets` for a source that is not a file. Raises UsageError, DataError and StorageError.
-        """
-        from trainer.preferences.formats import ColumnNames, read_preferences
-
-        self.first, self.count, columns = [], 0, ColumnNames.of(self.columns)
-        self.reading = read_preferences(self.source, format=self.format, columns=columns, skip_broken=True)
-        for preference in self.reading:
-            self.count += 1
-            if self.count <= PREVIEWED:
-                self.first.append(preference)
-            if not wanted():
-                return
-            yield preference
-        self.total = self.count
-
-    def write(self, store: Path) -> tuple[int, int]:
-        """Read the source again and add its preferences to `store`."""
-        with PreferenceStore(store) as opened:
-            return opened.add_many(self.preferences(), source=self.source)
+    return read_preferences(source, format=format, columns=ColumnNames.of(columns), skip_broken=True)
 
 
 class ImportPreferencesScreen(LabelForm[str | None]):
@@ -103,7 +70,8 @@ class ImportPreferencesScreen(LabelForm[str | None]):
     def __init__(self, store: Path) -> None:
         super().__init__(f"Import preferences into {store.name}")
         self._store = store
-        self._preview: Preview | None = None  # of the source in the fields
+        self._source: tuple[str, str, Sequence[str]] | None = None  # that is previewed: source, format and columns
+        self._count: int | None = None  # of its preferences, once they were read
 
     def fields(self) -> ComposeResult:
         source = text_field(
@@ -119,8 +87,7 @@ class ImportPreferencesScreen(LabelForm[str | None]):
             yield Static(id="preview", markup=False)
 
     def on_mount(self) -> None:
-        self.show_status(_LOOK)
-        self.set_interval(_EVERY, self._show_progress)
+        self._forget()
 
     @on(Input.Submitted)
     def action_go_on(self) -> None:
@@ -130,66 +97,68 @@ class ImportPreferencesScreen(LabelForm[str | None]):
         source = self.value("source").strip()
         if not source:
             self.show_problem("Name a file, a folder or a dataset")
-        elif self._preview is None:
-            self._read(Preview(source, self.value("format"), columns_in(self.value("columns"))))
-        elif self._preview.total:
-            self._write(self._preview)
+        elif self._source is None:
+            self._read(source, self.value("format"), columns_in(self.value("columns")))
+        elif self._count:
+            self._write(*self._source)
 
     @on(Input.Changed)
     @on(Select.Changed)
     def _forget(self) -> None:
         """Drop the preview, because the source or the format has changed."""
-        self._preview = None
+        self._source = self._count = None
         self.workers.cancel_group(self, "reading")
         self.query_one("#preview", Static).update("")
-        self.show_status(_LOOK)
+        self.show_status(self.hint(("enter", "previews it; nothing is written yet")))
 
     @work(exclusive=True, group="reading")
-    async def _read(self, preview: Preview) -> None:
-        self._preview = preview
+    async def _read(self, *source: Any) -> None:
+        """Read the whole source on a thread, and show its first preferences and what was counted."""
+        self._source = source
         self.show_status("Reading...")
-        read = preview.preferences(lambda: preview is self._preview and self.is_attached)
-        if await self.tried(asyncio.to_thread(lambda: sum(1 for _ in read))) is None:
-            self._preview = None
-        else:
-            self._show(preview)
 
-    @work(exclusive=True, group="writing")
-    async def _write(self, preview: Preview) -> None:
-        self.busy = True
-        writing = asyncio.to_thread(preview.write, self._store)
-        found = await self.tried(writing, ". Safe to retry; duplicates are skipped.")
-        self.busy = False
-        if found is not None:
-            added, duplicates = found
-            known = f", skipped {counted(duplicates, 'duplicate')}" if duplicates else ""
-            self.dismiss(f"Imported {counted(added, 'preference')} from {visible(preview.source)}{known}")
+        def read() -> tuple[Reading, list[Preference], int]:
+            reading, first, count = reading_of(*source), list[Preference](), 0
+            for count, preference in enumerate(reading, 1):
+                first += [preference] if count <= PREVIEWED else []
+                if self._source is not source or not self.is_attached:
+                    break
+            return reading, first, count
 
-    def _show_progress(self) -> None:
-        if (preview := self._preview) is not None:
-            if self.busy:
-                self.show_status(f"Writing, {preview.count:,} of {preview.total:,}...")
-            elif preview.total is None:
-                self._show(preview)
-
-    def _show(self, preview: Preview) -> None:
-        if (reading := preview.reading) is None:
+        found = await self.tried(asyncio.to_thread(read))
+        if found is None:
+            self._source = None
             return
-        self.query_one("#preview", Static).update(preview_text(preview))
-        rows = counted(reading.rows, "row")
-        facts = [f"Reading, {rows} so far..." if preview.total is None else rows, f"format {reading.format}"]
+        reading, first, self._count = found
+        self.query_one("#preview", Static).update(preview_text(first, reading))
+        facts = [counted(reading.rows, "row"), f"format {reading.format}"]
+        if reading.duplicates:
+            facts.append(counted(reading.duplicates, "duplicate"))
         if reading.broken:
             facts.append(f"{reading.broken:,} broken")
-        ends: list[tuple[str, str] | str] = []
-        if preview.total is not None:
-            ends = [("   enter", "bold"), f" imports {preview.total:,}"] if preview.total else ["   nothing to import"]
-        self.show_status(Content.assemble(("   ".join(facts), "$text-accent"), *ends))
+        does = self.hint(("enter", f"imports {self._count:,}")) if self._count else Content("nothing to import")
+        self.show_status(Content("   ").join([Content.styled("   ".join(facts), "$text-accent"), does]))
+
+    @work(exclusive=True, group="writing")
+    async def _write(self, source: str, format: str, columns: Sequence[str]) -> None:
+        def add() -> tuple[int, int]:
+            with PreferenceStore(self._store) as store:
+                return store.add_many(reading_of(source, format, columns), source=source)
+
+        self.busy = True
+        self.show_status("Writing...")
+        added = await self.tried(asyncio.to_thread(add), ". Safe to retry; duplicates are skipped.")
+        self.busy = False
+        if added is not None:
+            count, duplicates = added
+            known = f", skipped {counted(duplicates, 'duplicate')}" if duplicates else ""
+            self.dismiss(f"Imported {counted(count, 'preference')} from {visible(source)}{known}")
 
 
-def preview_text(preview: Preview) -> Content:
+def preview_text(first: Sequence[Preference], reading: Reading) -> Content:
     """Return the first rows as they would be saved, and the broken rows with place and reason."""
     parts: list[tuple[str, str]] = []
-    for preference in preview.first:
+    for preference in first:
         comparison, judgement = preference.comparison, preference.judgement
         if not judgement.ranking:
             ranks = ["both bad" if judgement.verdict == "both_bad" else "skipped"]
@@ -203,10 +172,10 @@ def preview_text(preview: Preview) -> Content:
         parts.append((f"{_line(comparison.prompt)}\n", "bold"))
         for place, completion in enumerate(comparison.completions):
             parts += [(f"{of_place.get(place, ranks[0]):>9}  ", "$text-muted"), (f"{_line(completion)}\n", "")]
-    if preview.reading is not None and (problems := preview.reading.problems):
+    if reading.problems:
         parts.append(("skipped\n", "$text-warning bold"))
-        parts += [(f"{visible(problem)}\n", "$text-warning") for problem in problems]
-        if more := preview.reading.broken - len(problems):
+        parts += [(f"{visible(problem)}\n", "$text-warning") for problem in reading.problems]
+        if more := reading.broken - len(reading.problems):
             parts.append((f"and {more:,} more\n", "$text-warning"))
     return Content.assemble(*parts)
 
@@ -260,7 +229,7 @@ class ExportPreferencesScreen(LabelForm[str | None]):
             self.show_problem(problem)
         else:
             what = "asks before it overwrites" if exists else "writes it"
-            self.show_status(Content.assemble(("enter", "bold"), (f" {what}", "$text-muted")))
+            self.show_status(self.hint(("enter", what)))
 
     @on(Input.Submitted)
     @work(exclusive=True, group="writing")
@@ -270,7 +239,7 @@ class ExportPreferencesScreen(LabelForm[str | None]):
         problem, exists = await asyncio.to_thread(_target, text)
         if self.busy or problem:
             return
-        path = given_path(text)
+        path = Path(text).expanduser()
         question, detail = f"Overwrite {path.name}?", f"It is in {path.parent.absolute()}."
         if exists and not await self.app.push_screen_wait(ConfirmScreen(question, detail, "Overwrite", "Keep file")):
             return
@@ -302,6 +271,5 @@ class ExportPreferencesScreen(LabelForm[str | None]):
 
 def _target(text: str) -> tuple[str, bool]:
     """Return why the path `text` cannot be written, empty if it can, and whether there is a file."""
-    path = given_path(text)
-    problem = f"{path} is a folder: enter a file name" if is_folder(path) else ""
-    return problem if text.strip() else "Enter a file name", may_exist(path)
+    problem = path_problem(text)
+    return problem, not problem and Path(text).expanduser().exists()

@@ -255,14 +255,10 @@ def test_relabelling_undoes_the_old_label_and_is_the_newest(store: PreferenceSto
     assert check_store(store) == []
 
 
-def test_history_is_read_page_by_page_from_the_newest(session: LabelSession) -> None:
+def test_history_begins_with_the_newest_label(session: LabelSession) -> None:
     for position in (4, 0, 2, 1):
         label(session, position, A)
-    pages = [session.history(3)]
-    last = pages[0][-1].label
-    assert last is not None
-    pages.append(session.history(3, before=last.id))
-    assert [[one.position for one in page] for page in pages] == [[1, 2, 0], [4]]
+    assert [one.position for one in session.history()] == [1, 2, 0, 4]
 
 
 def test_a_repeats_label_is_kept_beside_the_first_and_counts_as_self_agreement(

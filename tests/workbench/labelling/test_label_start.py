@@ -84,15 +84,6 @@ async def test_enter_continues_the_newest_session_of_the_labeller_that_has_items
         assert await app.answered(pilot) == SessionOptions(labeller="ann", resume=3)
 
 
-async def test_the_keys_that_begin_and_choose_are_the_users() -> None:
-    app = Host()
-    async with app.run_test(size=SIZES[0]) as pilot:
-        app.set_keymap({"label-start.toggle": "x", "label-start.begin-here": "b", "label-start.begin": "f12"})
-        await app.push_screen(start([run_with_samples("a-0001")]))
-        await until(pilot, lambda: "F12 begins a new session as ann" in status(app))
-        assert str(app.screen.query_one(QueueList).tooltip).endswith("; x includes or leaves out one")
-
-
 async def test_without_a_session_enter_begins_one_on_the_samples_of_the_newest_run() -> None:
     runs, name = [run_with_samples("b-0002"), run_with_samples("a-0001")], "ana 👩\u200d💻"  # it keeps its joiner
     answer = await answer_to(start(runs, labeller=name), "enter")

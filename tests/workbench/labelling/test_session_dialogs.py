@@ -13,7 +13,7 @@ from waiting import until
 
 from trainer.errors import StorageError
 from trainer.preferences.records import Comparison, Item, Judgement, Preference, SessionItem
-from workbench.labelling.dialogs import PAGE, GuidelinesScreen, LabelHistoryScreen, NoteScreen
+from workbench.labelling.dialogs import GuidelinesScreen, LabelHistoryScreen, NoteScreen
 
 LONG = "\n".join(f"Rule {number}: {HOSTILE} " + "words " * 40 for number in range(2_000))
 
@@ -79,18 +79,17 @@ def labelled(
 
 
 class Session:
-    """Stand-in that gives pages of labels and keeps what was asked for."""
+    """Stand-in that gives labels."""
 
     def __init__(self, items: list[SessionItem], problem: Exception | None = None) -> None:
         self.items, self.problem = items, problem
 
-    def history(self, limit: int = 200, before: int | None = None) -> Future[list[SessionItem]]:
+    def history(self) -> Future[list[SessionItem]]:
         future: Future[list[SessionItem]] = Future()
         if self.problem:
             future.set_exception(self.problem)
         else:
-            older = [one for one in self.items if one.label and (before is None or one.label.id < before)]
-            future.set_result(older[:limit])
+            future.set_result(self.items)
         return future
 
 
@@ -157,7 +156,7 @@ async def test_hostile_and_long_texts_leave_the_list_visible(size: tuple[int, in
 
 
 async def test_all_labels_are_listed_the_newest_first_or_those_with_the_words_of_the_filter() -> None:
-    items = [labelled(place, flags=("flagged",) if place in (3, 7) else ()) for place in reversed(range(2 * PAGE + 9))]
+    items = [labelled(place, flags=("flagged",) if place in (3, 7) else ()) for place in reversed(range(409))]
     async with opened(history(*items)) as (app, pilot):
         await until(pilot, lambda: status(app).startswith("409 labels;"))
         assert [row.split()[0] for row in rows(app)] == [str(one.position + 1) for one in items]
@@ -166,7 +165,7 @@ async def test_all_labels_are_listed_the_newest_first_or_those_with_the_words_of
         assert status(app) == "2 of 409 labels"
         await until(pilot, lambda: "x7" in detail(app))
         await pilot.press("enter", "escape")  # back to the list, then to all labels
-        await until(pilot, lambda: len(rows(app)) == 2 * PAGE + 9)
+        await until(pilot, lambda: len(rows(app)) == 409)
         assert app.answer is NOTHING
         await pilot.press("slash", *"flagged", "enter")
         await until(pilot, lambda: len(rows(app)) == 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -16,7 +17,7 @@ from waiting import until
 from trainer.preferences import formats
 from trainer.preferences.store import PreferenceStore
 from workbench.kit.dialog import ConfirmScreen
-from workbench.labelling.transfer import ExportPreferencesScreen, ImportPreferencesScreen, Preview
+from workbench.labelling.transfer import ExportPreferencesScreen, ImportPreferencesScreen
 
 STORE, NEW = Path("preferences.db"), Path("imported.db")
 ROWS = [{"prompt": f"prompt {n}", "chosen": f"good {n}", "rejected": f"bad {n}"} for n in range(5)]
@@ -167,34 +168,36 @@ async def test_the_screen_cannot_be_left_while_it_writes(monkeypatch: pytest.Mon
         assert await app.answered(pilot) == "Imported 5 preferences from rows.jsonl"
 
 
-def many(count: int) -> None:
-    write_lines(Path("rows.jsonl"), *({"prompt": f"p{n}", "chosen": "x", "rejected": "y"} for n in range(count)))
+async def test_a_source_that_is_forgotten_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_lines(Path("rows.jsonl"), *ROWS)
+    begun, go_on, ended, read = Event(), Event(), Event(), formats.read_preferences
 
-
-async def test_the_count_so_far_is_shown_while_a_long_source_is_read_and_reading_can_be_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    many(1_600)
-    go_on, read = Event(), formats.read_preferences
-
-    def slowly(*given: Any, **options: Any) -> Any:
+    def endless(*given: Any, **options: Any) -> Any:
         reading = read(*given, **options)
-        rows = reading.preferences
-        reading.preferences = (row for n, row in enumerate(rows) if n < 1_000 or go_on.wait(60))
+        first = next(reading.preferences)
+
+        def rows() -> Iterator[Any]:
+            try:
+                while True:
+                    yield first
+                    begun.set()
+                    go_on.wait(60)
+            finally:
+                ended.set()
+
+        reading.preferences = rows()
         return reading
 
-    monkeypatch.setattr(formats, "read_preferences", slowly)
+    monkeypatch.setattr(formats, "read_preferences", endless)
     async with opened(ImportPreferencesScreen(NEW)) as (app, pilot):
         name_source(app, "rows.jsonl")
         await pilot.press("enter")
-        await until(pilot, lambda: "Reading, 1,001 rows so far..." in status(app))
-        assert "prompt" not in preview(app)
-        assert "p0" in preview(app)
+        await until(pilot, begun.is_set)
+        assert "Reading" in status(app)
+        name_source(app, "others.jsonl")
+        await until(pilot, lambda: "nothing is written yet" in status(app))
         go_on.set()
-        await until(pilot, lambda: "1,600 rows   format trl   enter imports 1,600" in status(app))
-    ended = Preview("rows.jsonl", "auto")
-    assert list(ended.preferences(wanted=lambda: False)) == []
-    assert (ended.count, ended.total) == (1, None)
+        await until(pilot, ended.is_set)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -84,6 +84,10 @@ class ConfigDocument:
         kind = self._values.get("kind", PPO)
         self.kind: str = kind if isinstance(kind, str) else PPO
         """Kind of run that it configures, read when it was opened."""
+        command = training_command(self.kind)
+        train = f"; train one with '{command} --config FILE'" if command else ""
+        self.about_kind = f"Read-only configuration of a {visible(self.kind)} run{train}" if self.kind != PPO else ""
+        """One line on the kind of run and the command that trains it; empty for PPO."""
 
     @classmethod
     def open(cls, source: str | Path) -> ConfigDocument:
@@ -108,15 +112,6 @@ class ConfigDocument:
         document._undo.clear()
         document.saved(None, document.text, document._on_disk)
         return document
-
-    @property
-    def about_kind(self) -> str:
-        """One line on the kind of run and the command that trains it; empty for PPO."""
-        if self.kind == PPO:
-            return ""
-        line = f"Read-only configuration of a {visible(self.kind)} run"
-        command = training_command(self.kind)
-        return f"{line}; train one with '{command} --config FILE'" if command else line
 
     @property
     def name(self) -> str:

@@ -15,7 +15,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.content import Content
-from textual.events import Show
+from textual.events import Resize, Show
 from textual.message import Message
 from textual.widgets import Input, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
@@ -123,10 +123,6 @@ class ConfigPane(Pane):
         self.run_worker(asyncio.to_thread(importlib.import_module, "tomlkit"), group="load")
         self.refresh_view()
 
-    def on_resize(self) -> None:
-        self.set_class(self.size.height < _LOW, "-low")
-        self._lay_out()
-
     @property
     def document(self) -> ConfigDocument:
         """Document on the screen."""
@@ -225,8 +221,10 @@ class ConfigPane(Pane):
             self._file_problems = found
             self.refresh_view()
 
+    @on(Resize)
     def _lay_out(self) -> None:
         """Show form, TOML and help side by side where there is room; otherwise the help is below."""
+        self.set_class(self.size.height < _LOW, "-low")
         width, has_form = self.size.width, not self._read_only
         self.form.display = has_form and (not self._toml_shown or width >= _BESIDE)
         self._help.display = has_form

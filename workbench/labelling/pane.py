@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -253,15 +254,16 @@ class LabelPane(Pane):
             await self.action_judge("ranked", [range(len(self.texts.completions))])
 
     async def _rank_next(self, mark: str) -> None:
-        count = len(self.texts.completions)
-        if count > MOST or self.busy:
+        """Append a digit, or = between equals, to the ranking; the last digit saves it."""
+        count, typed = len(self.texts.completions), self.draft.ranking
+        fits = typed[-1:] not in ("", "=") if mark == "=" else mark not in typed and 1 <= int(mark) <= count
+        if count > MOST or self.busy or not fits:
             return
-        ranking = texts.with_mark(self.draft.ranking, mark, count)
-        if len(ranking.replace("=", "")) == count:
+        self._edit(ranking=typed + mark)
+        if len(self.draft.ranking.replace("=", "")) == count:
+            groups = re.findall(r"\d(?:=\d)*", self.draft.ranking)
             self.draft = self.draft._replace(ranking="")  # typed again if it cannot be saved
-            await self.action_judge("ranked", texts.ranked_places(ranking))
-        else:
-            self._edit(ranking=ranking)
+            await self.action_judge("ranked", [[int(digit) - 1 for digit in group.split("=")] for group in groups])
 
     async def action_judge(
         self, verdict: Verdict, groups: Sequence[Sequence[int]] = (), strength: int = 1, kept: Judgement | None = None

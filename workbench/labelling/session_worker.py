@@ -24,8 +24,8 @@ from trainer.errors import (
     StorageError,
     TrainerError,
     UsageError,
-    cannot_write,
     one_line,
+    writing,
 )
 from trainer.events import HumanEvaluation
 from trainer.preferences.agreement import human_evaluation
@@ -399,29 +399,26 @@ def score(model: str, rows: Sequence[tuple[Text, Text]], *, closing: threading.E
     model cannot be used, StorageError if the rows cannot be written, Interrupted once `closing` is set.
     """
     lines = [json.dumps({"prompt": prompt, "completion": completion}) + "\n" for prompt, completion in rows]
-    try:
-        with tempfile.TemporaryDirectory(prefix="ppo-workbench-") as folder:
-            data, answers = Path(folder, "rows.jsonl"), Path(folder, "scores.jsonl")
-            data.write_text("".join(lines), encoding="utf-8")
-            command = own_command("reward-model", "score", model, "--data", str(data))
-            with answers.open("wb") as stdout, tempfile.TemporaryFile() as stderr:
-                process = started(command, stdout, stderr, niceness=_NICENESS)
-                while process.poll() is None and not closing.wait(0.1):
-                    pass
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
-                if closing.is_set():
-                    raise Interrupted("scoring has ended", save=False)
-                if code := process.returncode:
-                    reason = last_error(stderr) or f"its process ended with code {code}; {_WAY_OUT}"
-                    raise ModelError(f"reward model '{model}' cannot score: {reason}")
-            with answers.open(encoding="utf-8") as found:
-                scores = [float(json.loads(line)["score"]) for line in found]
-    except OSError as error:
-        raise cannot_write("to the temporary folder", error) from None
-    except (ValueError, KeyError, TypeError):
-        scores = []
+    scores: list[float] = []
+    prefix = "ppo-workbench-"
+    with writing("to the temporary folder"), tempfile.TemporaryDirectory(prefix=prefix) as folder:
+        data, answers = Path(folder, "rows.jsonl"), Path(folder, "scores.jsonl")
+        data.write_text("".join(lines), encoding="utf-8")
+        command = own_command("reward-model", "score", model, "--data", str(data))
+        with answers.open("wb") as stdout, tempfile.TemporaryFile() as stderr:
+            process = started(command, stdout, stderr, niceness=_NICENESS)
+            while process.poll() is None and not closing.wait(0.1):
+                pass
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            if closing.is_set():
+                raise Interrupted("scoring has ended", save=False)
+            if code := process.returncode:
+                reason = last_error(stderr) or f"its process ended with code {code}; {_WAY_OUT}"
+                raise ModelError(f"reward model '{model}' cannot score: {reason}")
+        with answers.open(encoding="utf-8") as found, contextlib.suppress(ValueError, KeyError, TypeError):
+            scores = [float(json.loads(line)["score"]) for line in found]
     if len(scores) != len(rows):
         raise ModelError(f"reward model '{model}' did not return {len(rows)} scores: {_WAY_OUT}")
     return scores

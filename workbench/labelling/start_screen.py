@@ -232,11 +232,11 @@ class LabelStartScreen(LabelForm[SessionOptions | None]):
             labeller=labeller,
             queues=tuple((queue, weights.get(queue, 1.0)) for queue in QUEUES if queue in chosen),
             run=run if isinstance(run, Path) else None,
-            data=_as_given(self.value("data").strip(), given.data),
-            columns=columns_in(_as_given(self.value("columns"), ", ".join(given.columns))),
+            data=self.value("data").strip(),
+            columns=columns_in(self.value("columns")),
             limit=_number(self.value("limit") or "0", "limit", int),
             repeats=_number(self.value("repeats") or "0", "repeats", float) / 100,
-            guidelines=_as_given(self.value("guidelines").strip(), given.guidelines),
+            guidelines=self.value("guidelines").strip(),
         )
 
     def _show_start(self) -> None:
@@ -244,11 +244,6 @@ class LabelStartScreen(LabelForm[SessionOptions | None]):
         session, who = self._chosen, visible(self.value("labeller").strip())
         what = f"resumes session {session.id}" if session else "begins a new session"
         self.show_status(self.hint(("enter", f"{what} as {who}")))
-
-
-def _as_given(text: str, given: str) -> str:
-    """Return `text`, or the value `given` on the command line if the field still shows that."""
-    return given if text == visible(given, joined=True) else text
 
 
 def _number(text: str, name: str, kind: Any) -> Any:

@@ -76,17 +76,6 @@ def texts_of(item: Item) -> ItemTexts:
     return ItemTexts(_turns(item.comparison.prompt), completions)
 
 
-def with_mark(ranking: str, mark: str, count: int) -> str:
-    """Return a typed ranking with another mark: a digit up to `count`, or =; unchanged if the mark is not valid."""
-    fits = mark not in ranking and 1 <= int(mark) <= count if mark != "=" else ranking[-1:] not in ("", "=")
-    return ranking + mark if fits else ranking
-
-
-def ranked_places(ranking: str) -> list[list[int]]:
-    """Return the places from the left that a typed ranking names, best first, ties together."""
-    return [[int(digit) - 1 for digit in group.split("=")] for group in re.findall(r"\d(?:=\d)*", ranking)]
-
-
 def judgement_text(item: Item, judgement: Judgement) -> str:
     """Describe a judgement, with the completions' numbers on the screen."""
     if judgement.verdict == "skip":

@@ -152,7 +152,7 @@ class RewardPairList(BlockList[PairPrediction]):
         before, self._marked, self._message = self.selected, marked, message
         self.refresh()
         if pairs is self.items and pairs:
-            return True
+            return True  # two pairs of one comparison look the same
         self.items = pairs
         same = [place for place, pair in enumerate(pairs) if before and _texts(pair) == _texts(before)]
         self.put_cursor(same[0] if same else 0)

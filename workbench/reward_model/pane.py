@@ -120,7 +120,6 @@ class RewardModelPane(Pane):
         super().__init__(id=id)
         self.reader = RunReader(runs_dir, self._show_run)
         self._on_screen: Path | None = None  # the reward-model run that the other panes show
-        self._training: Path | None = None  # the run that is trained on the labels
         self._marked: list[str] = []  # keys, in the order of marking
         self._opened = False
         self._order, self._reverse = next(iter(ORDERS)), False
@@ -155,17 +154,11 @@ class RewardModelPane(Pane):
             if folder is not None:
                 self.reader.choose(folder)
 
-    def show_training(self, folder: Path | None) -> None:
-        """Say that this run loads its labels and model, while it has no folder yet; None for none."""
-        if folder != self._training:
-            self._training = folder
-            self._show()
-
     def set_runs_dir(self, path: Path) -> None:
         """Show the reward models of another folder."""
-        self.reader.set_runs_dir(path)
-        if self.is_mounted:
-            self.read()
+        if path.absolute() != self.reader.runs_dir:
+            self.reader = RunReader(path, self._show_run)
+            self._show_run()
 
     def take_focus(self) -> None:
         (self.query_one(RewardPairText) if self._opened else self.query_one(RewardPairList)).focus()
@@ -209,22 +202,12 @@ class RewardModelPane(Pane):
             parts.append(visible(name) if reader.live is None else run_heading(name, reader.view, live=reader.live))
             if reader.place >= 0 and len(reader.runs) > 1:
                 parts.append(f"run {reader.place + 1} of {len(reader.runs)}")
-        if loading := self._loading:
-            parts.append(f"◌ {visible(loading)} loads the labels and the model")
         self.query_one("#reward-heading", Static).update("   ".join(parts))
         self._arrange()
 
     @property
     def _pairs(self) -> Sequence[PairPrediction]:
         return self.reader.predictions.pairs if self.reader.predictions else ()
-
-    @property
-    def _loading(self) -> str:
-        """Name of a training that has no folder yet; empty for none."""
-        found, reader = self._training, self.reader
-        if found is None or found.parent != reader.runs_dir or found in [run.folder.root for run in reader.runs]:
-            return ""
-        return found.name
 
     def _empty_message(self, words: str) -> str:
         """Return the message shown in place of the pairs."""
@@ -235,7 +218,7 @@ class RewardModelPane(Pane):
             if words and self._pairs:
                 return "No pair has these words."
             return _NO_PAIRS_YET if reader.live else _NO_PAIRS
-        if reader.problem or self._loading:
+        if reader.problem:
             return ""
         keys = keys_of(self.screen, self.app, *self.screen.query(Pane))
         label, train = keys.get("pane.label", ""), keys.get("label.train", "")
@@ -325,7 +308,6 @@ class RewardModelPane(Pane):
 
     def action_next(self, by: int) -> None:
         self.query_one(RewardPairList).action_move(by)
-        self.action_open()
 
     def action_go(self, by: int) -> None:
         if runs := self.reader.runs:

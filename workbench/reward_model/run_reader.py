@@ -34,15 +34,12 @@ class RunReader:
     def __init__(self, runs_dir: Path, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self._chosen: Path | None = None  # None: the newest
-        self._read_from(runs_dir)
-        self._show(None)
-
-    def _read_from(self, runs_dir: Path) -> None:
         self.runs_dir = runs_dir.absolute()
         self.runs: list[RunSummary] = []  # of reward models, newest first
         self.problem = ""  # why the folder cannot be read
         self.listing = Throttled()
         self._states: Mapping[Path, State] | None = None
+        self._show(None)
 
     def _show(self, folder: Path | None) -> None:
         self.shown = None if folder is None else RunFolder(folder)
@@ -59,13 +56,6 @@ class RunReader:
         """Index of the shown run in `runs`; -1 if it is not one of them."""
         return next((place for place, run in enumerate(self.runs) if run.folder == self.shown), -1)
 
-    def set_runs_dir(self, path: Path) -> None:
-        """Show the reward models of another folder."""
-        if path.absolute() != self.runs_dir:
-            self._read_from(path)
-            self._chosen = None
-            self._follow()
-
     def choose(self, folder: Path) -> None:
         """Show the run in `folder`, which may be outside the folder of runs."""
         self._chosen = folder.absolute()
@@ -73,14 +63,13 @@ class RunReader:
 
     async def read_runs(self) -> None:
         """List the folder's runs, unless that is under way or was done a short time ago."""
-        listing, runs_dir = self.listing, self.runs_dir
-        found = await listing.read(partial(read_runs, runs_dir, self._states))
-        if found is None or listing is not self.listing:  # nothing new, or another folder was requested since
+        found = await self.listing.read(partial(read_runs, self.runs_dir, self._states))
+        if found is None:  # nothing new
             return
         runs = [run for run in found.runs if run.kind == REWARD_MODEL]
         self.runs = sorted(runs, key=lambda run: (run.started or 0.0, run.name), reverse=True)
         self._states = found.states
-        is_of_folder = self._chosen is not None and self._chosen.parent == runs_dir
+        is_of_folder = self._chosen is not None and self._chosen.parent == self.runs_dir
         if is_of_folder and self._chosen not in [run.folder.root for run in self.runs]:
             self._chosen = None  # renamed, or moved to the trash
         self.problem = found.problem

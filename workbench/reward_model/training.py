@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import Config
-from trainer.errors import StorageError, counted
+from trainer.errors import counted, storage_error
 from trainer.runs.folder import free_names
 from workbench.run.run_on_disk import whole_run
 from workbench.run.view import RunView
@@ -57,14 +57,10 @@ class RewardTraining:
         command += ["--name", self.run.name, "--dir", str(self.run.parent)]
         for assignment in settings:
             command += ["--set", assignment]
-        try:
+        with storage_error("cannot train a reward model", f"train it with {PROGRAM} reward-model train"):
             # An unnamed file: it leaves nothing behind, whichever of the two processes ends first.
             self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed after it is read
             self.process = started(command, self._log, self._log, niceness=_NICENESS, own_session=True)
-        except OSError as error:
-            raise StorageError(
-                f"cannot train a reward model: {error}; train it with {PROGRAM} reward-model train"
-            ) from None
 
     @property
     def done(self) -> bool:

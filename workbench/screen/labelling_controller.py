@@ -32,7 +32,6 @@ from workbench.labelling.plans import (
     login_name,
 )
 from workbench.labelling.session_worker import SessionWorker
-from workbench.reward_model.pane import RewardModelPane
 from workbench.reward_model.training import FEW, RewardTraining, change_text, quality_text, rewarded_by, settings_for
 from workbench.run.run_on_disk import whole_run
 from workbench.run.threads import PolicyThread
@@ -100,8 +99,6 @@ class LabellingController:
         problem = self.worker.win_rate_problem
         line = f"Win rate not reported to the run: {problem}" if problem else ""
         self._panes.say_once(line, about="win-rate")
-        training = self.training
-        self._panes.screen.query_one(RewardModelPane).show_training(training.run if training else None)
 
     async def label_again(self, keys: tuple[str, ...]) -> None:
         """Begin a session that asks for the comparisons with these keys again."""
@@ -253,7 +250,7 @@ class LabellingController:
             self._starting = False
         if self.training is not None:
             key = panes.keys()["pane.reward-model"]
-            panes.app.notify(f"Training {self.training.run.name} on the labels; {key} shows it")
+            panes.app.notify(f"Training {self.training.run.name}: {key} shows it once labels and model are loaded")
 
     async def _report(self, training: RewardTraining) -> None:
         state, line = await asyncio.to_thread(training.end)

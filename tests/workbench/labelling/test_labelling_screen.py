@@ -172,8 +172,6 @@ async def test_training_is_asked_first_and_a_second_key_starts_no_second_one(mon
         go_on.set()
         await until(pilot, lambda: "Training labels-0001" in screen_text(screen))
         assert len(begun) == 1
-        await pilot.press("f6")
-        await until(pilot, lambda: "labels-0001 loads the labels and the model" in screen_text(screen))
 
 
 async def test_what_ends_or_fails_beside_the_labelling_is_reported() -> None:

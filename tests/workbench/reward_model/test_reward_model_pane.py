@@ -94,21 +94,6 @@ async def test_the_newest_run_is_shown_and_left_and_right_go_through_the_others(
         assert app.text("heading").startswith("f "), "a run that begins is shown"
 
 
-async def test_a_training_that_still_loads_is_named_until_it_has_a_folder() -> None:
-    async with workbench() as (app, pilot):
-        app.pane.show_training(Path("runs/labels-0001").resolve())
-        assert app.text("heading") == "◌ labels-0001 loads the labels and the model"
-        assert "No reward models in" not in app.screen_text
-        Run("labels-0001")
-        await look(pilot)
-        assert app.text("heading").startswith("labels-0001   ")
-        assert "loads" not in app.text("heading")
-        app.pane.show_training(Path("runs/labels-0002").resolve())
-        assert app.text("heading").endswith("   ◌ labels-0002 loads the labels and the model")
-        app.pane.show_training(None)
-        assert "loads" not in app.text("heading")
-
-
 async def test_a_live_run_is_followed_from_its_start_and_can_be_stopped() -> None:
     run = Run("live", 1, steps=4)
     with run.folder.lock():

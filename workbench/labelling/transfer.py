@@ -16,11 +16,11 @@ from textual.events import Mount
 from textual.widgets import Input, Select, Static
 
 from trainer.errors import counted
-from trainer.files import unused
+from trainer.files import is_folder, may_exist, unused
 from trainer.preferences.records import Preference, Text
 from trainer.preferences.store import PreferenceStore
 from workbench.kit.dialog import ConfirmScreen
-from workbench.kit.saving import path_problem
+from workbench.kit.saving import given_path
 from workbench.labelling.dialogs import LabelForm, choice, columns_field, columns_in, row, text_field
 from workbench.text import fit_start, visible
 
@@ -132,8 +132,6 @@ class ImportPreferencesScreen(LabelForm[str | None]):
         reading, first, self._count = found
         self.query_one("#preview", Static).update(preview_text(first, reading))
         facts = [counted(reading.rows, "row"), f"format {reading.format}"]
-        if reading.duplicates:
-            facts.append(counted(reading.duplicates, "duplicate"))
         if reading.broken:
             facts.append(f"{reading.broken:,} broken")
         does = self.hint(("enter", f"imports {self._count:,}")) if self._count else Content("nothing to import")
@@ -239,7 +237,7 @@ class ExportPreferencesScreen(LabelForm[str | None]):
         problem, exists = await asyncio.to_thread(_target, text)
         if self.busy or problem:
             return
-        path = Path(text).expanduser()
+        path = given_path(text)
         question, detail = f"Overwrite {path.name}?", f"It is in {path.parent.absolute()}."
         if exists and not await self.app.push_screen_wait(ConfirmScreen(question, detail, "Overwrite", "Keep file")):
             return
@@ -271,5 +269,6 @@ class ExportPreferencesScreen(LabelForm[str | None]):
 
 def _target(text: str) -> tuple[str, bool]:
     """Return why the path `text` cannot be written, empty if it can, and whether there is a file."""
-    problem = path_problem(text)
-    return problem, not problem and Path(text).expanduser().exists()
+    path = given_path(text)
+    problem = f"{path} is a folder: enter a file name" if is_folder(path) else ""
+    return problem if text.strip() else "Enter a file name", may_exist(path)

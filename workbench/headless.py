@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -55,7 +53,6 @@ _SAMPLES = 3
 _ALERTS = 2
 _ALARMS = 3
 _RANKS = 8
-_SHOW_CURSOR = b"\x1b[?25h\n"
 
 
 class Display:
@@ -69,17 +66,11 @@ class Display:
     def show(self, event: Event) -> None:
         """Take the next event of the run; the next `refresh` may be the one that draws it."""
 
-    def notice(self, message: str) -> None:
-        """Show the user a message that is not an event."""
-
     def refresh(self) -> None:
         """Draw the changes since the last call."""
 
     def close(self) -> None:
         """Leave the terminal as it was, and print a summary of the run."""
-
-    def restore(self) -> None:
-        """Make the terminal usable. Called in a signal handler: uses no buffers, and the process ends afterwards."""
 
 
 class PlainDisplay(Display):
@@ -100,9 +91,6 @@ class PlainDisplay(Display):
             self._stdout.write("\n".join([*lines, row(event, self._view), ""]))
             self._stdout.flush()
 
-    def notice(self, message: str) -> None:
-        output.note(message)
-
     def close(self) -> None:
         for label, text in summary(self._view):
             output.note(f"{label:<10} {text}")
@@ -121,9 +109,6 @@ class JsonDisplay(Display):
         if not event.transient:
             self._stdout.write(json.dumps(event.as_dict(), allow_nan=False) + "\n")
             self._stdout.flush()
-
-    def notice(self, message: str) -> None:
-        output.note(message)
 
 
 def heading(kind: str) -> str:
@@ -233,9 +218,7 @@ class RichDisplay(Display):
     interval: float | None = 0.125
 
     def __init__(self, stdout: TextIO) -> None:
-        self._stdout = stdout
         self._view = RunView()
-        self._notice = ""
         self._changed = True
         # Set here, because FORCE_COLOR would put cursor codes into files.
         self._console = Console(file=stdout, force_terminal=stdout.isatty(), highlight=False)
@@ -250,21 +233,18 @@ class RichDisplay(Display):
         self._changed = True
         if not self._live.is_started:
             self._live.start()
+            self._console.show_cursor()  # a process that is ended at once leaves the terminal as it was
         if isinstance(event, RunStarted | SettingChanged | Alarm | Decision | RolledBack):
             for sentence in sentences(event):
                 self._console.print(Text(visible(sentence), style="dim"))
 
-    def notice(self, message: str) -> None:
-        self._notice = message
-        self._changed = True
-
     def refresh(self) -> None:
         if self._changed and self._live.is_started:
             self._changed = False
-            self._live.update(dashboard(self._view, self._console.width, notice=self._notice), refresh=True)
+            self._live.update(dashboard(self._view, self._console.width), refresh=True)
 
     def close(self) -> None:
-        self._notice, self._changed = "", True
+        self._changed = True
         self.refresh()
         self._live.stop()
         lines = summary(self._view)
@@ -273,13 +253,8 @@ class RichDisplay(Display):
         for label, text in lines:
             self._console.print(Text.assemble((f"{label:<11}", "dim"), visible(text)))
 
-    def restore(self) -> None:
-        if self._live.is_started and self._console.is_terminal:
-            with contextlib.suppress(OSError):
-                os.write(self._stdout.fileno(), _SHOW_CURSOR)
 
-
-def dashboard(view: RunView, width: int, *, notice: str = "") -> RenderableType:
+def dashboard(view: RunView, width: int) -> RenderableType:
     """Return status, alarms, metrics, newest samples and alerts of `view` for a terminal of `width` >= 60 columns."""
     gap = Text("  ", no_wrap=True, overflow="ellipsis")
     status = packed(_status(view), width, 2, lambda piece: piece.cell_len)
@@ -301,7 +276,6 @@ def dashboard(view: RunView, width: int, *, notice: str = "") -> RenderableType:
         [Text(fit_start(visible(f"◇ iteration {e.iteration}: {in_brief(e)}"), width)) for e in view.newest_evaluations],
         [*samples],
         [_alert(alert, width) for alert in alerts],
-        [Text(visible(notice), style="bold")] if notice else [],
     )
     for section in filter(None, sections):
         parts += [Text(""), *section]

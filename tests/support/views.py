@@ -23,7 +23,7 @@ def folded(events: Iterable[Event]) -> RunView:
     return view_of(*events)
 
 
-def drawn(view: RunView, width: int = 100, notice: str = "") -> str:
+def drawn(view: RunView, width: int = 100) -> str:
     console = Console(file=(stream := io.StringIO()), width=width, force_terminal=False, highlight=False)
-    console.print(dashboard(view, width, notice=notice))
+    console.print(dashboard(view, width))
     return stream.getvalue()

@@ -317,8 +317,6 @@ def shown_on(stream: io.StringIO, events: list[Event]) -> str:
     for event in events:
         display.show(event)
         display.refresh()
-    display.notice("SIGINT: saving a checkpoint")
-    display.refresh()
     display.close()
     return stream.getvalue()
 
@@ -327,7 +325,6 @@ def test_on_a_terminal_the_cursor_is_hidden_meanwhile_and_restored() -> None:
     shown = shown_on(Terminal(), whole_run())
     assert shown.index("\x1b[?25l") < shown.rindex("\x1b[?25h")
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
-    assert "SIGINT: saving a checkpoint" in shown
     assert "first and last five" in shown
 
 

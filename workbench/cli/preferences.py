@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from trainer.errors import UsageError, counted
 from trainer.events import plain
 from trainer.files import may_exist
-from trainer.preferences.agreement import Agreement, measure_agreement, render_data_card
+from trainer.preferences.agreement import measure_agreement, render_data_card
 from trainer.preferences.formats import FORMATS_IN, FORMATS_OUT, ColumnNames, read_preferences, write_preferences
 from trainer.preferences.records import Preference
 from trainer.preferences.rows import preference_values
@@ -180,7 +179,8 @@ def agree(args: argparse.Namespace) -> int:
     with _store(args) as store:
         found = measure_agreement(_some(store.preferences(), store.path))
     if args.json:
-        output.data(json.dumps(plain(_agreement_values(found)), allow_nan=False))
+        values = {"pairs": [plain(pair) | {"interval": plain(pair.kappa.interval)} for pair in found.pairs]}
+        output.data(json.dumps(plain(found) | values, allow_nan=False))
     else:
         labellers, units = counted(len(found.labellers), "labeller"), counted(found.units, "common unit")
         output.data(f"Krippendorff's alpha {number(found.alpha)}: {labellers}, {units}")
@@ -283,30 +283,6 @@ def _some(
         way_out = "drop that option" if options else f"import some with {_IMPORT}"
         raise UsageError(f"no preferences in '{path}'{options}: {way_out}")
     return chain([first], preferences)
-
-
-def _agreement_values(found: Agreement) -> dict[str, Any]:
-    return {
-        "labellers": found.labellers,
-        "units": found.units,
-        "alpha": found.alpha,
-        "pairs": [
-            {
-                "first": pair.first,
-                "second": pair.second,
-                "units": pair.kappa.n,
-                "observed": pair.kappa.observed,
-                "kappa": pair.kappa.value,
-                "standard_error": pair.kappa.standard_error,
-                "interval": pair.kappa.interval,
-            }
-            for pair in found.pairs
-        ],
-        "selves": [
-            {"labeller": one.labeller, "units": one.units, "observed": one.observed, "alpha": one.alpha}
-            for one in found.selves
-        ],
-    }
 
 
 def _name(labeller: str) -> str:

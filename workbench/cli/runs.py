@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import textwrap
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -71,22 +72,8 @@ def _plain(summary: RunSummary) -> dict[str, Any]:
 
     `score` and `kl` are means of the last five iterations; `alarms` is the level of each active one by its code.
     """
-    return {
-        "name": summary.name,
-        "folder": str(summary.folder.root),
-        "state": summary.state,
-        "iteration": summary.iteration,
-        "iterations": summary.iterations,
-        "score": summary.score,
-        "kl": summary.kl,
-        "model": summary.model,
-        "started": summary.started,
-        "alarms": summary.alarms,
-        "damaged": summary.damaged,
-        "problem": summary.problem,
-        "kind": summary.kind,
-        "branched_from": plain(summary.branched_from),
-    }
+    values = {field.name: plain(getattr(summary, field.name)) for field in fields(summary)}
+    return {"name": summary.name, **values, "folder": str(summary.folder.root)}
 
 
 def _cells(summary: RunSummary) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from workbench.system.code_trust import is_given, require_trust
 from workbench.system.signals import leave_now, stop_on_signals
 
 _READER_GONE = (errno.EPIPE, errno.EIO)  # the pipe's reader ended; the terminal was closed
+_READER_WENT = "the reader of the output went away"  # a reason to stop that nobody can be told
 _STOPPING_SECONDS = 0.2  # between two looks at a run that is to stop
 
 
@@ -107,14 +108,14 @@ def headless(thread: TrainingThread, display: Display) -> tuple[int, Path | None
                 raise StorageError(f"cannot write to the output: {problem.strerror}: redirect it") from None
             display = Display()
             output.discard_stdout()
-            thread.stop("the reader of the output went away")
+            thread.stop(_READER_WENT)
 
     if rank_of_process() == 0:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # `launch` has its children ignore it
         # mlx.launch sends it when another rank is lost. The run ends by itself then, with its own exit code.
         signal.signal(signal.SIGTERM, lambda *_: None)
     try:
-        with stop_on_signals(thread.stop, lambda: display.restore()), thread:
+        with stop_on_signals(thread.stop), thread:
             try:
                 while not (thread.finished or thread.stuck):
                     events = thread.take(_STOPPING_SECONDS if noticed else display.interval)
@@ -125,9 +126,9 @@ def headless(thread: TrainingThread, display: Display) -> tuple[int, Path | None
                             display.show(event)
                         if thread.stop_reason and not noticed:
                             noticed = True
-                            display.notice(
-                                f"{thread.stop_reason}: saving a checkpoint; Ctrl+C ends at once without one"
-                            )
+                            if thread.stop_reason != _READER_WENT:
+                                how = "saving a checkpoint; Ctrl+C ends at once without one"
+                                output.note(f"{thread.stop_reason}: {how}")
                         display.refresh()
             finally:
                 with reader_may_go():

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import queue
 import time
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from trainer.engine import inbox
-from trainer.errors import StorageError, TrainerError, UsageError
+from trainer.errors import StorageError, UsageError
 from trainer.events import Event, Iteration, PhaseProgress, RewardModelStep, RunStarted
 from trainer.questions import Answer, Question
 from trainer.runs.folder import RunFolder, read_config
@@ -25,7 +24,6 @@ NEWEST = 2000  # iterations that the first `take` returns
 BLOCK_BYTES = 64 * 1024  # of older events, read at a time: some 1 ms
 SHARE = 0.007  # seconds after which `earlier` begins no further block
 _LOOK_AGAIN = 1.0  # seconds between two checks whether the run is live
-_CANCELLED = "the question was cancelled: ask again"
 _WITHIN = ("generate", "score", "reward", "update")  # the phases of an iteration
 
 
@@ -55,7 +53,6 @@ class RunOnDisk:
         """True once `take` finds no process training the run, and nothing new; the run may resume."""
         self.kl_target: float | None = None  # nats a sequence, when it last started; None if kl_coef is fixed
         self._asked: dict[Path, Future[Answer]] = {}  # by the path of the answer
-        self._to_ask: queue.SimpleQueue[tuple[Question, Future[Answer]]] = queue.SimpleQueue()
 
     @property
     def problems(self) -> list[str]:
@@ -67,7 +64,7 @@ class RunOnDisk:
         return problems
 
     def take(self) -> list[Event]:
-        """Return what is new in the journal, then the newest progress of a live run; pass questions and answers on.
+        """Return what is new in the journal, then the newest progress of a live run; pass answers on.
 
         If another journal has replaced the first one, it is read as the first one was.
         """
@@ -118,21 +115,19 @@ class RunOnDisk:
 
     def close(self) -> None:
         """Fail the open questions with UsageError, because nobody takes answers any more."""
-        while not self._to_ask.empty():
-            give(self._to_ask.get()[1], UsageError(_CANCELLED))
-        self._fail(_CANCELLED)
+        self._fail("the question was cancelled: ask again")
 
     def send(self, command: inbox.Command, **values: Any) -> None:
         """Send a request with the values that `inbox.send` describes. Returns at once."""
         inbox.send(self.folder, command, **values)
 
     def ask(self, question: Question) -> Future[Answer]:
-        """Ask the model to write. The next `take` passes the question on, and a later one brings the answer.
+        """Ask the model to write. A later `take` brings the answer. Raises UsageError and StorageError.
 
         The future fails with UsageError if the run ends first. Once it is cancelled, the next `take` ends the writing.
         """
         future: Future[Answer] = Future()
-        self._to_ask.put((question, future))
+        self._asked[inbox.ask(self.folder, question)] = future
         return future
 
     def _new_events(self) -> list[Event]:
@@ -174,15 +169,7 @@ class RunOnDisk:
                 self._older_count_to = min(self._older_count_to, self._iteration)
 
     def _exchange(self) -> None:
-        """Pass new questions on to the trainer, and the answers that have arrived to who asked."""
-        while not self._to_ask.empty():
-            question, future = self._to_ask.get()
-            if future.cancelled():
-                continue
-            try:
-                self._asked[inbox.ask(self.folder, question)] = future
-            except TrainerError as error:
-                give(future, error)
+        """Pass the answers that have arrived on to who asked."""
         if not self._asked:
             return
         live = self._run.is_live()  # checked first: then all answers of a trainer that has ended are there
@@ -206,8 +193,8 @@ class RunOnDisk:
             self._fail(f"run '{self._run.name}' ended before it answered: ask again")
 
     def _fail(self, reason: str) -> None:
-        asked, self._asked = self._asked, {}
-        for path, future in asked.items():
+        while self._asked:
+            path, future = self._asked.popitem()
             inbox.withdraw(path)
             give(future, UsageError(reason))
 

@@ -57,7 +57,7 @@ class Supervisor:
         self._on_changed_data: Callable[[str], object] | None = None
         self.failure = ""  # why the trainer could not go on, for the user; empty while it can
         self._thread = run if isinstance(run, TrainingThread) else None  # while it is trained here
-        self._past = run if isinstance(run, RunOnDisk) else None  # the folder to look into; for a run here, its past
+        self.past = run if isinstance(run, RunOnDisk) else None  # for `look`; of a run that is trained here, its past
         self._requested: Literal["", "pausing", "stopping", "aborting"] = ""  # and not done yet
         self._ended_at = -math.inf  # when the end of the run was read, on the monotonic clock
 
@@ -144,7 +144,7 @@ class Supervisor:
             self.view.kl_target = config.ppo.kl_target
         if resume is not None:  # show its journal, so that its charts do not start empty
             found = past or self.opened(resume)
-            self._past = found.run
+            self.past = found.run
             for event in found.events:
                 self.view.take(event)
             for chunk in found.past:
@@ -251,19 +251,14 @@ class Supervisor:
             changed = True
         return changed
 
-    @property
-    def has_to_look(self) -> bool:
-        """Return whether `look` may find something."""
-        return self._past is not None
-
     def look(self) -> Found | None:
         """Read what is new in the run's folder; the view stays as it is. May be called on any thread, one at a time."""
-        run = self._past
+        run = self.past
         return None if run is None else _found(run, run.take() if run is self.run else [])
 
     def fold(self, found: Found) -> bool:
         """Fold what `look` has found into the view; return whether anything changed."""
-        if found.run is not self._past:  # another run is shown since
+        if found.run is not self.past:  # another run is shown since
             return False
         self._fold(found.events)
         for chunk in found.past:
@@ -273,7 +268,7 @@ class Supervisor:
             if any(isinstance(event, RunStarted) for event in found.events):
                 self.view.kl_target = found.run.kl_target
         elif not found.past:
-            self._past = None
+            self.past = None
         return bool(found.events or found.past)
 
     def _fold(self, events: Sequence[Event]) -> bool:

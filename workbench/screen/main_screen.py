@@ -186,7 +186,7 @@ class MainScreen(MountedWhole, Screen[None]):
     def poll(self) -> None:
         """Show what has happened since the last call; look into the run's folder in a thread."""
         self.panes.poll()
-        if self.supervisor.has_to_look:
+        if self.supervisor.past is not None:
             self._look()
 
     @work(group="look")

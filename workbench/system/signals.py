@@ -50,18 +50,18 @@ def handled_signals(handle: Callable[[signal.Signals], bool]) -> Iterator[None]:
 
 
 @contextmanager
-def stop_on_signals(stop: Callable[[str], None], restore: Callable[[], None]) -> Iterator[None]:
+def stop_on_signals(stop: Callable[[str], None], last: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Call `stop(reason)` for every signal of `REASONS` within the block; a SIGINT after another leaves at once.
 
-    stop: asks the run to checkpoint and end, as `TrainingThread.stop`; restore: leaves the terminal usable, called
-    before the process ends. Both run inside a signal handler: they must not print through a buffer.
+    stop: asks the run to checkpoint and end, as `TrainingThread.stop`; last: called before the process
+    ends at once. Both run inside a signal handler: they must not print through a buffer.
     """
     stopping = False
 
     def handle(number: signal.Signals) -> bool:
         nonlocal stopping
         if stopping and number == signal.SIGINT:
-            restore()
+            last()
             leave_now()
         stopping = True
         stop(REASONS[number])

@@ -177,7 +177,7 @@ def test_agreement_is_a_table_and_one_object(capsys: pytest.CaptureFixture[str])
     assert next(line.split() for line in out if "bob" in line)[:5] == ["ann,", "bob", "4", "75.0%", "0.500"]
     _, out, _ = run(capsys, "agreement", "--json")
     [found] = map(json.loads, out)
-    assert found["pairs"][0]["kappa"] == pytest.approx(0.5)
+    assert found["pairs"][0]["kappa"]["value"] == pytest.approx(0.5)
     assert found["selves"][0] == {"labeller": "ann", "units": 0, "observed": None, "alpha": None}
 
 

@@ -200,11 +200,7 @@ KINDS = {
     "prompts": Kind(prompts, [1_000, 10_000, 100_000], ("read", "encode")),
     "store": Kind(store, [10_000, 100_000, 1_000_000], ("import", "list", "card", "check", "export", "one label")),
     "store-training": Kind(store_training, [10_000, 100_000, 1_000_000], TRAINING),
-    "responses": Kind(
-        responses,
-        [256, 512, 1024, 2048],
-        ("generate", "score", "reward", "update", "save"),
-    ),
+    "responses": Kind(responses, [256, 512, 1024, 2048], ("generate", "score", "reward", "update", "save")),
     "runs": Kind(runs, [10, 100, 1_000], ("list", "command")),
 }
 

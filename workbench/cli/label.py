@@ -62,11 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help=f"sources of items, mixed by weight: {', '.join(QUEUES)} (default: samples of a run, pairs of --data)",
     )
-    parser.add_argument(
-        "--model",
-        metavar="RUN",
-        help="reward model for uncertain (default: the newest)",
-    )
+    parser.add_argument("--model", metavar="RUN", help="reward model for uncertain (default: the newest)")
     add(parser, "--dir")
     parser.add_argument("--guidelines", metavar="FILE", help="text file, shown first and saved with the labels")
     parser.add_argument("--store", metavar="FILE", help="the store (default: preferences.db, in this folder)")

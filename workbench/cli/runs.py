@@ -209,11 +209,7 @@ def run_export(args: argparse.Namespace) -> int:
     from trainer.exchange.run_export import ExportOptions, export_run
 
     options = ExportOptions(
-        checkpoint=args.checkpoint,
-        average=args.average,
-        base=args.base,
-        copy_base=args.copy_base,
-        overwrite=args.force,
+        checkpoint=args.checkpoint, average=args.average, base=args.base, copy_base=args.copy_base, overwrite=args.force
     )
     written = Path(args.output or Path("exports") / folder.name)
     found = export_run(folder, written, options)

@@ -115,8 +115,7 @@ _second_half = partial(_over, summary=lambda values: mean(values[len(values) // 
 _greatest = partial(_over, summary=lambda values: max(values, default=math.nan))
 _best = partial(_of, found=lambda run: best(batch_points(run.view.history, run.window)))
 _best_of = partial(
-    _of,
-    found=lambda run: next((e for e in run.view.evaluations[-1:] if math.isfinite(e.best_of_score)), None),
+    _of, found=lambda run: next((e for e in run.view.evaluations[-1:] if math.isfinite(e.best_of_score)), None)
 )
 _newest = partial(_of, found=lambda run: run.view.evaluations[-1] if run.view.evaluations else None)
 _highest = partial(

@@ -43,12 +43,7 @@ def started(
     process.
     """
     process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-        start_new_session=own_session,
-        env=environment,
+        command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=own_session, env=environment
     )
     if niceness:
         with contextlib.suppress(OSError):  # it has ended already

@@ -38,6 +38,7 @@ from workbench.run.sentences import (
     rank_texts,
     sentences,
     short_path,
+    state_words,
     title,
     urgent_first,
 )
@@ -284,7 +285,7 @@ def dashboard(view: RunView, width: int) -> RenderableType:
 
 def _status(view: RunView) -> list[Text]:
     name = visible(view.started.name) if view.started else "starting"
-    pieces = [Text.assemble((name, "bold"), " ", ("●", _ACCENT), f" {view.state_text}")]
+    pieces = [Text.assemble((name, "bold"), " ", ("●", _ACCENT), f" {state_words(view.state)}")]
     if view.total:
         pieces.append(Text(f"iteration {view.iteration}/{view.total}"))
     if view.phase is not None and not view.is_starting:

@@ -23,6 +23,13 @@ from workbench.system import output
 from workbench.text import aligned, fit_end, moment, number, padded, percent, visible
 
 _PROMPT = 60  # columns of a prompt in the list
+_LEFT_OUT = {  # as nouns, with their plurals; else the name itself
+    "both_bad": ("pair of bad completions", "pairs of bad completions"),
+    "completion between the best and the worst": (
+        "completion between the best and the worst",
+        "completions between the best and the worst",
+    ),
+}
 _IMPORT = f"{output.PROGRAM} preferences import SOURCE"
 
 
@@ -162,7 +169,8 @@ def export(args: argparse.Namespace) -> int:
             overwrite=args.force,
         )
     output.data(visible(str(written.path), joined=True))
-    left_out = "".join(f", {counted(count, *_reason(name))} left out" for name, count in written.left_out.items())
+    counts = [counted(count, *_LEFT_OUT.get(name, (name,))) for name, count in written.left_out.items()]
+    left_out = "".join(f", {count} left out" for count in counts)
     output.note(f"{counted(written.rows, 'row')} of {args.format}{left_out}")
     return 0
 
@@ -245,13 +253,6 @@ def list_(args: argparse.Namespace) -> int:
         labeller = padded(visible(judgement.labeller) or "-", 12)
         output.data(f"{preference.id:>6}  {moment(judgement.time):<16}  {choice:<8}  {labeller}  {end}")
     return 0
-
-
-def _reason(name: str) -> tuple[str, ...]:
-    """Return what was left out as a noun, with its plural if that is irregular."""
-    if name == "both_bad":
-        return "pair of bad completions", "pairs of bad completions"
-    return (name, name.replace("completion", "completions")) if name.startswith("completion") else (name,)
 
 
 def _path(args: argparse.Namespace) -> Path:

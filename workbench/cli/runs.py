@@ -10,7 +10,6 @@ import sys
 import textwrap
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from rich.cells import chop_cells
 
@@ -48,12 +47,14 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 
 
 def run_runs(args: argparse.Namespace) -> int:
-    """List the runs by name, as a table with problems on stderr, or as one JSON object per line."""
+    """List the runs by name, as a table with problems on stderr, or as one JSON object per line, see `RunSummary`."""
     folder = runs_dir(args)
     runs = list_runs(folder)
     if args.json:
         for summary in runs:
-            output.data(json.dumps(_plain(summary), allow_nan=False))
+            values = {field.name: plain(getattr(summary, field.name)) for field in fields(summary)}
+            values |= {"name": summary.name, "folder": str(summary.folder.root)}
+            output.data(json.dumps(values, allow_nan=False))
         return 0
     if runs:
         rows = [_HEADINGS, _UNITS, *map(_cells, runs)]
@@ -65,15 +66,6 @@ def run_runs(args: argparse.Namespace) -> int:
         if summary.problem:
             output.warning(f"{summary.name}: {summary.problem}")
     return 0
-
-
-def _plain(summary: RunSummary) -> dict[str, Any]:
-    """Return `summary` as plain values; `started` in unix seconds, `kl` in nats a sequence.
-
-    `score` and `kl` are means of the last five iterations; `alarms` is the level of each active one by its code.
-    """
-    values = {field.name: plain(getattr(summary, field.name)) for field in fields(summary)}
-    return {"name": summary.name, **values, "folder": str(summary.folder.root)}
 
 
 def _cells(summary: RunSummary) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from textual.widgets import Static
 
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
-from workbench.run.sentences import SIGNS, errors, level_sign, title, urgent_first
+from workbench.run.sentences import SIGNS, errors, level_sign, state_words, title, urgent_first
 from workbench.run.view import STARTING, RunView
 from workbench.text import duration, gigabytes, packed, visible
 
@@ -44,7 +44,7 @@ def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
     name = visible(view.started.name) if view.started else "new run"
     wrong = errors(view.active_alarms)
     sign, style = _SIGNS.get(view.state, _UNKNOWN), _STATE_STYLES.get(view.state, "$text-accent")
-    words = note or view.state_text
+    words = note or state_words(view.state)
     if note == STARTING:
         sign, style = _SIGNS["loading"], "$text-accent"
     if note == "interrupted":

@@ -36,6 +36,7 @@ from workbench.reward_model.pairs import (
 )
 from workbench.reward_model.run_reader import RunReader
 from workbench.run.metrics import REWARD_MODEL
+from workbench.run.sentences import state_words
 from workbench.run.view import RunView
 from workbench.text import duration, percent, visible
 
@@ -58,7 +59,7 @@ _SIGNS = {"done": "✓", "stopped": "■", "failed": "✖", "interrupted": "!"} 
 def run_heading(name: str, view: RunView, *, live: bool) -> str:
     """Return the run's name, state, progress, time left, phase and number of comparisons."""
     state = view.state if live else view.ended.state if view.ended else "interrupted"
-    words = view.state_text if live else visible(state)
+    words = state_words(view.state) if live else visible(state)
     parts = [visible(name), f"{_SIGNS.get(state, '●')} {words}"]
     if view.started is not None:
         parts.append(f"step {view.iteration:,} of {view.total:,}")

@@ -71,7 +71,7 @@ class TrainingThread:
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._began = False  # whether the run has
         self._executor = ThreadPoolExecutor(1, "trainer")
-        self._ended: Future[RunEnded] | None = None  # once started
+        self._ended = Future[RunEnded]()  # replaced when it starts
         self._train = partial(
             train or _train, config, resume=resume, preset=preset, sinks=[self], accept_data=accept_data
         )
@@ -113,7 +113,7 @@ class TrainingThread:
     @property
     def finished(self) -> bool:
         """Return whether the run is over and all its events were taken."""
-        return self._is_done and not self._events
+        return self._ended.done() and not self._events
 
     @property
     def stuck(self) -> bool:
@@ -122,7 +122,7 @@ class TrainingThread:
         It has not heard for seconds that it is to stop, because it loads a model or is inside a chat template without
         an end. No run has begun yet, so nothing is lost.
         """
-        return time.monotonic() - self._stopped_at > _STUCK_SECONDS and not (self._began or self._is_done)
+        return time.monotonic() - self._stopped_at > _STUCK_SECONDS and not (self._began or self._ended.done())
 
     def stop(self, reason: str) -> None:
         """Ask the run to save a checkpoint and end. Returns at once, also in a signal handler."""
@@ -148,7 +148,6 @@ class TrainingThread:
     def result(self) -> RunEnded:
         """Wait for the end of the run and return it. Raises what the trainer raised."""
         self._executor.shutdown()
-        assert self._ended is not None
         return self._ended.result()
 
     def __enter__(self) -> TrainingThread:
@@ -156,13 +155,9 @@ class TrainingThread:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._is_done:
+        if not self._ended.done():
             self.stop("the program is ending")
         self._executor.shutdown()
-
-    @property
-    def _is_done(self) -> bool:
-        return self._ended is not None and self._ended.done()
 
     def _run(self) -> RunEnded:
         try:
@@ -190,21 +185,13 @@ def _train(config: AnyConfig, **options: Any) -> RunEnded:
         release_thread()
 
 
-def load_policy(folder: RunFolder, checkpoint: str) -> SavedPolicy:
-    """Load the policy of a checkpoint ("": the newest). Raises TrainerError."""
-    from trainer.engine.answers import SavedPolicy
-    from workbench.system.code_trust import trusted_code
-
-    return SavedPolicy(folder, checkpoint, trust=trusted_code().check)
-
-
 class PolicyThread:
     """A thread that answers questions in order, with the policies of the run in `folder`.
 
     Its methods are called on one thread, and all but `join` return at once. load: replaces the loading in tests.
     """
 
-    def __init__(self, folder: Path, load: Callable[[RunFolder, str], SavedPolicy] = load_policy) -> None:
+    def __init__(self, folder: Path, load: Callable[[RunFolder, str], SavedPolicy] | None = None) -> None:
         self.folder, self._load = folder.absolute(), load
         self._asked: queue.SimpleQueue[tuple[Question, str, Future[Answer]] | None] = queue.SimpleQueue()
         self._closing = threading.Event()
@@ -235,6 +222,11 @@ class PolicyThread:
             self._thread.join()
 
     def _run(self) -> None:
+        from trainer.engine.answers import SavedPolicy
+        from trainer.engine.training import release_thread
+        from workbench.system.code_trust import trusted_code
+
+        load = self._load or partial(SavedPolicy, trust=trusted_code().check)
         policy: SavedPolicy | None = None
         try:
             while (asked := self._asked.get()) is not None:
@@ -244,7 +236,7 @@ class PolicyThread:
                 try:
                     self._check(future)
                     if policy is None:
-                        policy = self._load(RunFolder(self.folder), checkpoint)
+                        policy = load(RunFolder(self.folder), checkpoint)
                     else:
                         policy.use(checkpoint)
                     give(future, policy.answer(question, partial(self._check, future)))
@@ -257,8 +249,6 @@ class PolicyThread:
                     give(future, bug)
         finally:
             del policy
-            from trainer.engine.training import release_thread
-
             release_thread()
 
     def _check(self, future: Future[Answer]) -> None:

@@ -31,7 +31,7 @@ from trainer.monitoring.monitor import is_active_after
 from trainer.runs.listing import RECENT, last_mean
 from workbench.run.history import MetricHistory, kind_of
 from workbench.run.metrics import Numbers
-from workbench.run.sentences import AnyEvaluation, alert_text, in_brief, resumption, state_words
+from workbench.run.sentences import AnyEvaluation, alert_text, in_brief, resumption
 
 STARTING = "starting"
 """Note on a run whose process has not reported its start yet."""
@@ -166,11 +166,6 @@ class RunView:
     def active_alarms(self) -> dict[str, str]:
         """Code and level of the active alarms, and of those that were unresolved when the run ended."""
         return (self.ended.alarms if self.ended else {}) | {alarm.code: alarm.level for alarm in self.alarms}
-
-    @property
-    def state_text(self) -> str:
-        """Return what the run does, safe to print."""
-        return state_words(self.state)
 
     def seconds_left(self) -> float:
         """Return the expected seconds to the end of the run, from the newest iterations; NaN before the first."""

@@ -26,7 +26,7 @@ from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
 from workbench.run.history import MetricHistory
 from workbench.run.metrics import DEFAULT, MAIN, METRICS, Metric
-from workbench.run.sentences import in_brief, level_sign, rank_texts, urgent_first
+from workbench.run.sentences import in_brief, level_sign, rank_texts, state_words, urgent_first
 from workbench.run.view import Mark, RunView
 from workbench.text import Line
 from workbench.training.alarms import alarm_lines
@@ -379,7 +379,8 @@ class TrainingPane(Pane):
         view = self._view
         text = f"No run yet. Press {keys_of(self.screen).get('run.start', 'space')} to train the configuration."
         if view.is_starting:
-            text = f"{view.state_text[0].upper()}{view.state_text[1:]}."
+            words = state_words(view.state)
+            text = f"{words[0].upper()}{words[1:]}."
         elif view.ended is not None:
             text = "The run ended before its first iteration was over."
         elif view.started is not None:

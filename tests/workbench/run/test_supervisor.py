@@ -28,6 +28,7 @@ from trainer.runs.folder import RunFolder
 from workbench.kit.pane_strip import status_pieces
 from workbench.run import supervisor as module
 from workbench.run.run_on_disk import RunOnDisk
+from workbench.run.sentences import state_words
 from workbench.run.supervisor import Supervisor
 from workbench.run.threads import PolicyThread
 
@@ -71,7 +72,7 @@ def test_a_run_is_loading_from_its_first_moment(resume: bool) -> None:
     may_load = threading.Event()
     supervisor = Supervisor(Script(lambda *run: (may_load.wait(), scripted_run.done(*run))[1]))
     supervisor.start(Config(), resume=make_run("old") if resume else None)
-    shown = supervisor.view.is_starting, supervisor.view.state_text, supervisor.note
+    shown = supervisor.view.is_starting, state_words(supervisor.view.state), supervisor.note
     assert list(supervisor.view.history.numbers) == [1, 2] * resume, "a resumed run keeps its past"
     assert supervisor.view.ended is None
     may_load.set()

@@ -107,17 +107,15 @@ def pair_predictions(groups: Sequence[Group], scores: Scores, scale: Scale) -> l
     ]
 
 
-def accuracy_of(leads: Leads) -> float:
-    """Return the share of positive leads; a lead of 0 counts half. NaN without leads."""
-    return float(_right(leads).mean()) if leads.size else math.nan
-
-
 def baseline(leads: Leads) -> Baseline:
-    """Compute accuracy and log-loss of a model with these `leads` of the better completions.
+    """Compute accuracy and log-loss of a model with these `leads` of the better completions; NaN without leads.
 
-    The log-loss is the mean of -log sigmoid(lead) in nats; guessing gives log 2. Both are NaN without leads.
+    The accuracy is the share of positive leads; a lead of 0 counts half. The log-loss is the mean of
+    -log sigmoid(lead) in nats; guessing gives log 2.
     """
-    return Baseline(accuracy_of(leads), float(np.logaddexp(0.0, -leads).mean()) if leads.size else math.nan)
+    if not leads.size:
+        return Baseline(math.nan, math.nan)
+    return Baseline(float(_right(leads).mean()), float(np.logaddexp(0.0, -leads).mean()))
 
 
 def report_on(
@@ -242,6 +240,6 @@ def _right(leads: Leads) -> Leads:
 
 
 def _accuracy(name: str, leads: Leads) -> Accuracy:
-    value = accuracy_of(leads)
+    value = baseline(leads).accuracy
     low, high = wilson_interval(round(value * leads.size) if leads.size else 0, leads.size)
     return Accuracy(name, leads.size, value, low, high)

@@ -19,7 +19,7 @@ from trainer.fitting.gradients import StepOptimizer, accumulate, shared_gradient
 from trainer.models.adapters import Parameters
 from trainer.pairs.groups import Group, Pair, Progress, Ranking, micro_batches
 from trainer.reward_model.network import RewardModel
-from trainer.reward_model.pair_evaluation import accuracy_of, pair_rows
+from trainer.reward_model.pair_evaluation import baseline, pair_rows
 
 Floats = npt.NDArray[np.float64]
 
@@ -253,7 +253,7 @@ def fit_head(found: Differences, seed: Sequence[int], *, parts: int = 1) -> Fitt
     losses = np.logaddexp(0.0, found.margins - leads) @ found.weights
     best = int(np.argmin(losses))
     weight = basis @ _fitted(scaled, PENALTIES[best], np.zeros(scaled.states.shape[1])) / scale
-    return FittedHead(weight, PENALTIES[best], accuracy_of(leads[best]), len(fold))
+    return FittedHead(weight, PENALTIES[best], baseline(leads[best]).accuracy, len(fold))
 
 
 def _fitted(found: Differences, penalty: float, weight: Floats) -> Floats:

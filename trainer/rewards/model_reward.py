@@ -192,9 +192,10 @@ def with_checkpoints(config: Rewarded) -> Rewarded:
         for source in config.reward.sources
     ]
     tables: dict[str, Section] = {"reward": config.reward.model_copy(update={"sources": sources})}
-    if begin := _value_init(config):
+    if value_init := getattr(config.model, "value_init", ""):
         with contextlib.suppress(TrainerError):
-            tables["model"] = config.model.model_copy(update={"value_init": str(reward_model_folder(begin))})
+            begin = reward_model_folder(Path(value_init).expanduser())
+            tables["model"] = config.model.model_copy(update={"value_init": str(begin)})
     return config.model_copy(update=tables)
 
 
@@ -205,8 +206,8 @@ def keep_models(config: Config | DPOConfig) -> list[str]:
     kept.
     """
     used = [Path(_place(path)) for path in _paths(config)]
-    if begin := _value_init(config):
-        used.append(begin)
+    if value_init := getattr(config.model, "value_init", ""):
+        used.append(Path(value_init).expanduser())
     return [warning for path in used if (warning := keep_for_others(path))]
 
 
@@ -227,13 +228,6 @@ def unfinished_models(config: Config | DPOConfig) -> list[str]:
 
 def _paths(config: Config | DPOConfig) -> list[str]:
     return [path for source in config.reward.sources if isinstance(source, ModelSource) for path in source.paths]
-
-
-def _value_init(config: Config | DPOConfig) -> Path | None:
-    """Return the path of the reward model that the critic begins as; None if it begins at zero or there is none."""
-    if isinstance(config, Config) and config.model.value_init:
-        return Path(config.model.value_init).expanduser()
-    return None
 
 
 def _place(path: str) -> str:

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from os.path import commonprefix
 from typing import Any, Literal, NamedTuple
 
 from trainer.data.readers import SourceRow
@@ -99,7 +100,7 @@ def split_transcripts(first: str, second: str) -> tuple[str, str, str] | None:
     The cut is after the last "Assistant:" of their common beginning. Prompt and completion together are the transcript,
     character by character. Returns None if the two share no assistant turn.
     """
-    start = first.rfind(ASSISTANT, 0, common_length(first, second))
+    start = first.rfind(ASSISTANT, 0, len(commonprefix((first, second))))  # noqa: RUF071  texts
     end = start + len(ASSISTANT)
     return (first[:end], first[end:], second[end:]) if start >= 0 else None
 
@@ -111,7 +112,7 @@ def split_texts(first: str, second: str) -> tuple[str, str, str] | None:
     to the completions, whole, with the white space in front of it; so does the last shared word if one text ends there.
     Returns None if no word would be left for the prompt.
     """
-    beginning = first[: common_length(first, second)]
+    beginning = commonprefix((first, second))  # noqa: RUF071  texts
     after = first[len(beginning) :][:1], second[len(beginning) :][:1]
     if not beginning[-1:].isspace() and not all(one == "" or one.isspace() for one in after):
         beginning = _without_last_word(beginning)
@@ -136,18 +137,6 @@ def split_messages(first: Messages, second: Messages) -> tuple[Messages, Message
     answers = (place for place in range(cut, 0, -1) if first[place]["role"] == second[place]["role"] == "assistant")
     cut = next(answers, cut)
     return first[:cut], first[cut:], second[cut:]
-
-
-def common_length(first: str, second: str) -> int:
-    """Return how many characters two texts have in common at their beginning, by bisection."""
-    low, high = 0, min(len(first), len(second))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def other_columns(row: SourceRow, *used: str) -> Row:

@@ -124,20 +124,15 @@ def resolve_paths(config: Schema, base: Path) -> Schema:
     elif Path(data["prompts"]).suffix:
         data["prompts"] = _absolute(data["prompts"], base)
     if "reward" in raw:
-        raw["reward"]["sources"] = [_resolved(source, base) for source in raw["reward"]["sources"]]
+        for source in raw["reward"]["sources"]:
+            if source["kind"] == "python":
+                file, _, function = source["path"].rpartition(":")
+                source["path"] = f"{_absolute(file, base)}:{function}"
+            elif source["kind"] == "model":
+                source["path"] = _absolute(source["path"], base)
+                source["ensemble"] = [_absolute(path, base) for path in source["ensemble"]]
     raw["run"]["dir"] = os.path.realpath(base / raw["run"]["dir"])  # Path.resolve raises for a loop of links
     return validate_as(type(config), raw)
-
-
-def _resolved(source: dict[str, Any], base: Path) -> dict[str, Any]:
-    match source["kind"]:
-        case "python":
-            file, _, function = source["path"].rpartition(":")
-            return {**source, "path": f"{_absolute(file, base)}:{function}"}
-        case "model":
-            ensemble = [_absolute(path, base) for path in source["ensemble"]]
-            return {**source, "path": _absolute(source["path"], base), "ensemble": ensemble}
-    return source
 
 
 def _absolute(path: str, base: Path) -> str:

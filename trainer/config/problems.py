@@ -269,29 +269,28 @@ def _conflicts(config: Config) -> Iterator[tuple[Sequence[str], str]]:
 
 def config_warnings(config: FileSection) -> list[str]:
     """Return a warning for each combination of settings that is allowed but likely to disappoint."""
-    return [*_warnings(config)] if isinstance(config, Config) else []
-
-
-def _warnings(config: Config) -> Iterator[str]:
+    if not isinstance(config, Config):
+        return []
+    found = list[str]()
     rollout, ppo, optim, model, goals = config.rollout, config.ppo, config.optim, config.model, config.convergence
     size, has_critic, checkpoint = rollout.batch_size, ppo.estimator == "gae", config.checkpoint
     if ppo.kl_coef > 0 and (rollout.top_p < 1 or rollout.top_k > 0):
-        yield (
+        found.append(
             "rollout.top_p or rollout.top_k filters the sampled distribution, but the KL is computed over the whole "
             "distribution, so it is biased and may be negative"
         )
     noise = f"with rollout.batch_size = {size}: statistics of fewer than"
     if ppo.whiten_rewards and size < _SMALL_BATCH:
-        yield f"ppo.whiten_rewards {noise} {_SMALL_BATCH} sequences are noise"
+        found.append(f"ppo.whiten_rewards {noise} {_SMALL_BATCH} sequences are noise")
     if ppo.whiten_advantages and size < _SMALLEST_BATCH:
-        yield f"ppo.whiten_advantages {noise} {_SMALLEST_BATCH} sequences are noise"
+        found.append(f"ppo.whiten_advantages {noise} {_SMALLEST_BATCH} sequences are noise")
     if optim.micro_batch_tokens < (longest := config.data.max_prompt_tokens + rollout.max_new_tokens):
-        yield (
+        found.append(
             f"optim.micro_batch_tokens = {optim.micro_batch_tokens} is less than the longest sequence of {longest} "
             "tokens: a micro-batch of one such sequence exceeds it"
         )
     if ppo.estimator == "grpo" and ppo.whiten_advantages:
-        yield (
+        found.append(
             "ppo.whiten_advantages scales the advantages of ppo.estimator = 'grpo' once more, over the whole batch: "
             "set it to false for GRPO as published"
         )
@@ -302,21 +301,24 @@ def _warnings(config: Config) -> Iterator[str]:
         "ppo.bootstrap_truncated": ppo.bootstrap_truncated,
     }
     if ignored := [name for name, is_set in unused.items() if is_set and not has_critic]:
-        yield f"{' and '.join(ignored)} have no effect: ppo.estimator = '{ppo.estimator}' has no critic"
+        found.append(f"{' and '.join(ignored)} have no effect: ppo.estimator = '{ppo.estimator}' has no critic")
     if has_critic and ppo.critic_warmup >= ppo.iterations:
         takes = f"ppo.critic_warmup = {ppo.critic_warmup} takes all ppo.iterations = {ppo.iterations}"
-        yield f"{takes}: the policy does not learn"
+        found.append(f"{takes}: the policy does not learn")
     if has_critic and ppo.prefix_scores < 0 and not config.uses_prefix_scores:
-        yield (
+        found.append(
             "ppo.prefix_scores = -1 is off, because a reward source is a Python function or a model, which may be slow "
             f"or fail on half a text: set it to a number of tokens to use them, or else ppo.lam = {ppo.lam:g} to 0.95"
         )
     if config.eval.every and config.reward.normalize == "batch" and not config.eval.reference:
-        yield (
+        found.append(
             "reward.normalize = 'batch' gives every evaluation without the reference a mean score of 0: set "
             "eval.reference to true"
         )
     actions = (goals.on_target, goals.on_plateau, goals.on_collapse, goals.on_degradation, goals.on_kl)
     if "rollback" in actions and (checkpoint.best == "off" or not config.eval.every):
         kept = f"only {counted(checkpoint.keep, 'checkpoint')}" if checkpoint.keep else "no best checkpoint"
-        yield f"[convergence] may roll back, but the run keeps {kept}: set eval.every, and checkpoint.best to 'score'"
+        found.append(
+            f"[convergence] may roll back, but the run keeps {kept}: set eval.every, and checkpoint.best to 'score'"
+        )
+    return found

@@ -34,6 +34,7 @@ _JSON_BYTES = 256 << 20  # of a file that is parsed whole
 _SEPARATORS = (",", ";", "\t")  # the first of those that are equally frequent
 _QUOTED = re.compile('"[^"]*"')
 _EXCEL_SEPARATOR = re.compile(r"sep=(.)\s*")
+_JSON_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
 Part = TypeVar("Part")
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -210,11 +211,6 @@ def _parsed(text: str, place: str, *, is_file: bool = False) -> Any:
         raise DataError(f"{place}: JSON nested too deeply") from None
 
 
-def _json_name(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")
-
-
 def _read_jsonl(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:
     for place, line in _lines(path):
         try:
@@ -232,7 +228,7 @@ def _read_json(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]
         )
     rows = _parsed("".join(_text_lines(path, longest=_JSON_BYTES)), str(path), is_file=True)
     if not isinstance(rows, list):
-        raise DataError(f"{path}: must be a list of objects, is {_json_name(rows)}")
+        raise DataError(f"{path}: must be a list of objects, is {_JSON_NAMES.get(type(rows), 'a number')}")
     yield from _objects(((f"{path}[{index}]", row) for index, row in enumerate(rows)), broken)
 
 
@@ -241,7 +237,8 @@ def _objects(rows: Iterable[tuple[str, Any]], broken: OnBroken) -> Iterator[Sour
         if isinstance(row, dict):
             yield SourceRow(place, row)
         else:
-            broken(DataError(f'{place}: must be an object such as {{"prompt": "..."}}, is {_json_name(row)}'))
+            kind = _JSON_NAMES.get(type(row), "a number")
+            broken(DataError(f'{place}: must be an object such as {{"prompt": "..."}}, is {kind}'))
 
 
 def _read_csv(path: Path, column: str, broken: OnBroken) -> Iterator[SourceRow]:

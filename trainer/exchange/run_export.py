@@ -112,13 +112,6 @@ class RunExport:
     settings: list[Translated] | None = field(default_factory=list)  # in TRL; None: it has no trainer for the estimator
     source: str = ""  # run and checkpoint
 
-    def checkpoint(self) -> Path:
-        """Return the checkpoint to export; damaged ones that are newer become warnings."""
-        path, ignored = find_checkpoint(self.run, self.options.checkpoint)
-        self.source = f"{self.run.name}, {path.name}"
-        self.warnings += ignored
-        return path
-
     def base(self, loaded: LoadedModel, config: BackboneConfig) -> str:
         """Return the base model's name for others; write the model if no folder or hub name stands for it."""
         if self.options.base:
@@ -216,7 +209,9 @@ class RunExport:
 
 
 def _fill(export: RunExport, config: AnyConfig) -> None:
-    path = export.checkpoint()
+    path, ignored = find_checkpoint(export.run, export.options.checkpoint)
+    export.source = f"{export.run.name}, {path.name}"
+    export.warnings += ignored  # damaged ones that are newer
     if isinstance(config, RewardModelConfig):
         export.reward_model(_REWARD, load_reward_model(path))
         export.preferences(config)

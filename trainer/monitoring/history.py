@@ -144,10 +144,16 @@ class History:
                 self.iteration = event.iteration
                 self.lost_steps += 1
                 return True
-            case SettingChanged():
-                self._changed(event.key)
-            case DataChanged():
-                self._changed("reward")  # scores on other prompts cannot be compared either
+            case SettingChanged() | DataChanged():  # scores on other prompts cannot be compared either
+                table = event.key.partition(".")[0] if isinstance(event, SettingChanged) else "reward"
+                self.speed.clear()
+                if table == "reward":
+                    self.scores.clear()
+                    self.learning.clear()
+                    self.evaluations.clear()
+                    self.best = self.held_out = self.best_held_out = None
+                elif table == "rollout":
+                    self.texts.clear()
             case RolledBack():
                 self._cut(event.to)
                 for stretch in self._stretches:
@@ -170,17 +176,6 @@ class History:
             return None
         mean_score = fmean([row.score_mean for row in rows])
         return MeanScore(mean_score, fmean([row.score_std for row in rows]), mean_score, mean_score)
-
-    def _changed(self, key: str) -> None:
-        self.speed.clear()
-        match key.partition(".")[0]:
-            case "reward":
-                self.scores.clear()
-                self.learning.clear()
-                self.evaluations.clear()
-                self.best = self.held_out = self.best_held_out = None
-            case "rollout":
-                self.texts.clear()
 
     def _cut(self, last: int) -> None:
         for stretch in self._stretches:

@@ -14,7 +14,6 @@ import itertools
 import os
 import platform
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from typing import Any
 from trainer.config import AnyConfig
 from trainer.config.fields import CONFIG_FORMAT, PATTERNS, RUN_NAME
 from trainer.config.loading import config_text
-from trainer.errors import StorageError, UsageError, cannot_write, storage_error, writing
+from trainer.errors import StorageError, UsageError, storage_error, writing
 from trainer.files import (
     PRIVATE,
     is_file,
@@ -159,20 +158,18 @@ def create_run(config: AnyConfig, preset_name: str, *, pairs: str = "") -> RunFo
 
     Without `config.run.name`, the run is named after `preset_name`, a preset or the path of the file it came from, and
     the next free number; two processes that start at once get different ones. `config`, already resolved, is saved with
-    that name, as the last file. A folder without config.toml is left from a start that was killed, and the next start
-    with that name uses it. pairs: the fingerprint of the pairs of a DPO run. Raises UsageError for a name in use,
-    StorageError if the folder cannot be written.
+    that name, as the last file. A folder without config.toml is left from a start that was killed or failed, and the
+    next start with that name uses it. pairs: the fingerprint of the pairs of a DPO run. Raises UsageError for a name in
+    use, StorageError if the folder cannot be written.
     """
     runs_dir = Path(config.run.dir).resolve()
     with writing(f"'{runs_dir}'", _ELSEWHERE):
         runs_dir.mkdir(parents=True, exist_ok=True)
     for name in [config.run.name] if config.run.name else free_names(runs_dir, name_of(preset_name)):
-        folder, made = RunFolder(runs_dir / name), True
-        try:
-            try:
+        folder = RunFolder(runs_dir / name)
+        with writing(f"'{folder.root}'", _ELSEWHERE), contextlib.suppress(UsageError):  # another process creates it
+            with contextlib.suppress(FileExistsError):
                 folder.root.mkdir()
-            except FileExistsError:
-                made = False
             if not _is_unborn(folder):
                 continue
             with folder.lock():  # of two processes that start at once, one creates the run
@@ -183,14 +180,6 @@ def create_run(config: AnyConfig, preset_name: str, *, pairs: str = "") -> RunFo
                         write_whole(folder.pairs, f"{pairs}\n")
                     write_config(folder, config)
                     return folder
-        except UsageError:  # locked by the process that creates it
-            continue
-        except (OSError, StorageError) as error:
-            if made:
-                shutil.rmtree(folder.root, ignore_errors=True)  # so its name is free for the next attempt
-            if isinstance(error, StorageError):
-                raise
-            raise cannot_write(f"'{folder.root}'", error, _ELSEWHERE) from None
     raise _in_use(config)
 
 

@@ -41,7 +41,7 @@ from trainer.events import Alarm, Event, Iteration
 from trainer.monitoring import ALARM_RULES, Monitor
 from trainer.ppo import steps
 from trainer.ppo.learner import Learner
-from trainer.rollout import decoding
+from trainer.rollout import generation
 from trainer.runs.journal import read_journal
 
 REWARDS = Path(__file__).with_name("alarm_rewards.py")
@@ -100,9 +100,9 @@ def policy_scored_at(temperature: float) -> Iterator[None]:
 @contextmanager
 def sharpened_draws(power: float) -> Iterator[None]:
     """Draw tokens in proportion to p^power, while everything that is reported of them says p."""
-    original = decoding.categorical
+    original = generation.categorical
 
-    with mock.patch.object(decoding, "categorical", lambda weights, keys: original(weights**power, keys)):
+    with mock.patch.object(generation, "categorical", lambda weights, keys: original(weights**power, keys)):
         yield
 
 

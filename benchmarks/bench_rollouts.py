@@ -21,7 +21,7 @@ from mlx_lm.sample_utils import make_sampler
 from trainer.config.schema import DataConfig, ModelConfig, RolloutConfig
 from trainer.data import Prompt, encode_prompts, load_prompts
 from trainer.models.backbone import LoadedModel, load_backbone
-from trainer.rollout.generation import generate_sequences
+from trainer.rollout.generation import generate_responses
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def measure(model: LoadedModel, prompts: list[Prompt], new_tokens: int, rounds: 
     stream = mx.default_stream(mx.default_device())
 
     def ours(round_: int) -> None:
-        generate_sequences(model.backbone, model.tokenizer, prompts, sampling, key=mx.random.key(round_))
+        generate_responses(model.backbone, model.tokenizer, prompts, sampling, key=mx.random.key(round_))
 
     def theirs(_: int) -> None:
         batch_generate(

@@ -31,8 +31,7 @@ from trainer.config.schema import ModelConfig, OptimConfig, RolloutConfig
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.ppo.learner import Learner
 from trainer.ppo.losses import LossSettings
-from trainer.rollout.decoding import sample_tokens
-from trainer.rollout.generation import Response, generate_responses, lay_out
+from trainer.rollout.generation import Response, generate_responses, lay_out, sample_tokens
 
 GRADIENTS = ("qwen3_5", "nemotron_h", "gpt_oss", "gemma3")
 """Families with other layers than attention: linear attention, a recurrence, experts, sliding windows."""
@@ -152,25 +151,14 @@ def family_checks(family: str, kind: str) -> Iterator[Check]:
 
 
 def memory_checks(shape: dict[str, int], kind: str, vocabulary: int) -> Iterator[Check]:
-    """Yield checks of the memory that one PPO iteration takes and returns, and of the limit that it sets on a Mac."""
-    wired = mx.set_wired_limit(0)
-    mx.set_wired_limit(wired)
+    """Yield checks of the memory that one PPO iteration takes and returns."""
     mx.clear_cache()
     others = mx.get_active_memory()
     actor = new_actor(shape, kind, vocabulary=vocabulary)
     before = mx.get_active_memory()
     prompts = random_prompts(8, 128, vocabulary)
     sampling = RolloutConfig(max_new_tokens=32, ignore_stop=True)
-    meanwhile: list[int] = []
-
-    def note_limit(*_: int) -> None:
-        if not meanwhile:
-            meanwhile.append(mx.set_wired_limit(0))  # MLX reports the limit only when another is set
-            mx.set_wired_limit(meanwhile[0])
-
-    responses = generate_responses(
-        actor.backbone, Tokenizer(), prompts, sampling, key=mx.random.key(0), progress=note_limit
-    )
+    responses = generate_responses(actor.backbone, Tokenizer(), prompts, sampling, key=mx.random.key(0))
     batch = filled_batch(actor, lay_out(prompts, responses))
     learner = Learner(actor, OptimConfig(micro_batch_tokens=MICRO_BATCH_TOKENS), total_steps=4)
     mx.reset_peak_memory()
@@ -178,12 +166,6 @@ def memory_checks(shape: dict[str, int], kind: str, vocabulary: int) -> Iterator
     estimated = estimated_bytes(shape, kind, vocabulary, rows=8, prompt=128, new=32)
     peak = mx.get_peak_memory() - others
     yield Check("peak of an update, share of the workbench's estimate", peak / estimated, ESTIMATE)
-    wanted = wired
-    if mx.metal.is_available():
-        wanted = min(int(mx.device_info()["max_recommended_working_set_size"]), mx.get_memory_limit())
-    yield Check("wired limit while it generates, bytes from the wanted one", abs(meanwhile[0] - wanted), 0)
-    after = mx.set_wired_limit(wired)
-    yield Check("wired limit after it, bytes from the one before", abs(after - wired), 0)
     del responses, batch, learner
     mx.clear_cache()
     yield Check("memory kept after it, share of that before", mx.get_active_memory() / before, 1.1)

@@ -45,7 +45,7 @@ from trainer.models.backbone import cast_backbone, quantize_backbone
 from trainer.models.kernels import use_faster_functions
 from trainer.ppo.loop import PPO, IterationResult
 from trainer.rewards import RewardInput, Rewards, SourceScores, WeightedSource
-from trainer.rollout.decoding import Decoding
+from trainer.rollout.generation import Decoding
 
 END = 256
 _LARGEST = 8_000_000  # parameters; a field without a value here keeps its default, which may be a real model's

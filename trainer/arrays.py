@@ -28,13 +28,18 @@ def pad(sequences: Sequence[Sequence[float]], dtype: npt.DTypeLike = np.int32) -
     return rows
 
 
+def on_cpu() -> bool:
+    """Return whether MLX computes on the CPU."""
+    return mx.default_device() == mx.Device(mx.cpu)
+
+
 def clear_cache() -> None:
     """Give the buffers that MLX keeps back to the device, on a GPU only where less than half of its memory is free.
 
     There, freeing and allocating again waits for the kernels under way; at its limit, MLX gives buffers back by itself.
     """
     held = mx.get_active_memory() + mx.get_cache_memory()
-    if mx.default_device() == mx.Device(mx.cpu) or held > mx.get_memory_limit() // 2:
+    if on_cpu() or held > mx.get_memory_limit() // 2:
         mx.clear_cache()
 
 
@@ -83,9 +88,3 @@ def prompt_indices(start: int, count: int, total: int, *, seed: int, shuffle: bo
         order = np.random.default_rng([seed, number]).permutation(total)
         indices += order[offset : offset + count - len(indices)].tolist()
     return indices
-
-
-def minibatch_rows(count: int, minibatches: int, *, seed: Sequence[int]) -> list[list[int]]:
-    """Shuffle `count` rows by `seed` and split them into `minibatches` equal parts; every row is in exactly one."""
-    order = np.random.default_rng(list(seed)).permutation(count)
-    return [part.tolist() for part in np.split(order, minibatches)]

@@ -72,12 +72,7 @@ def _within(x: float, df: int) -> float:
 
 
 ROUNDING = 1e-6
-"""Share of a number, or of 1, up to which differences may be rounding errors of float32."""
+"""Share of a number, or of 1, up to which differences may be rounding errors of float32.
 
-
-def is_rounding_error(spread: float, size: float = 0.0) -> bool:
-    """Return whether numbers of about `size` that vary by `spread` may be equal but for rounding errors of float32.
-
-    Advantages and scores that vary no more have no signal: no step follows them. NaN is none.
-    """
-    return spread <= ROUNDING * max(1.0, size)
+Advantages and scores that vary no more have no signal: no step follows them.
+"""

@@ -82,7 +82,7 @@ def _mlx() -> Iterator[Check]:
     detail = f"MLX uses up to {_gigabytes(mx.get_memory_limit())}; beyond that it swaps or fails. "
     detail += f"It keeps up to {cache / 1e6:,.0f} MB of what it frees"
     if wired := mx.device_info().get("max_recommended_working_set_size"):  # macOS may page out what is not wired
-        detail += f"; {_gigabytes(wired)} stay wired while it generates: the rest may be paged out, which is slow"
+        detail += f"; {_gigabytes(wired)} stay wired while it trains: the rest may be paged out, which is slow"
     yield Check("limits", "ok", detail)
 
     if mx.default_device() == mx.Device(mx.gpu):

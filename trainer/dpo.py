@@ -18,10 +18,10 @@ from trainer.arrays import filled, pad
 from trainer.config.pairs import DPOConfig, DPOTrainConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.events import DPOEvaluation
-from trainer.fitting.gradients import StepOptimizer, accumulate, micro_batch_rows, shared_gradient
+from trainer.fitting.optimisation import StepOptimizer, accumulate, micro_batch_rows, shared_gradient
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
-from trainer.models.logprobs import Head, token_logprobs
+from trainer.models.forward import Head, token_logprobs
 from trainer.pairs.groups import Group, Progress, micro_batches
 from trainer.reward_model.pair_evaluation import Leads, outcomes_of, report_on
 from trainer.reward_model.predictions import Baseline

@@ -154,16 +154,6 @@ def discounted_sums(x: mx.array, mask: mx.array, discount: float) -> mx.array:
     return mx.array(np.where(real, sums, 0.0).astype(np.float32))
 
 
-def gae_advantages(deltas: mx.array, mask: mx.array, *, gamma: float, lam: float) -> mx.array:
-    """Return generalised advantage estimates, computed directly from their definition.
-
-        A_t = sum_{l >= 0} (gamma lambda)^l delta_{t+l}
-
-    deltas, mask: [B, T]. Returns [B, T], 0 outside the mask. Schulman et al. 2015 (arXiv 1506.02438), eq. 16.
-    """
-    return discounted_sums(deltas, mask, gamma * lam)
-
-
 def leave_one_out_mean(x: mx.array, group: int) -> mx.array:
     """Return, for each member of a group, the mean of the others: a baseline independent of that member.
 

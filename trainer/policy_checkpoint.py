@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from trainer.config.schema import RewardConfig
 from trainer.files import FileFormat, read_json
-from trainer.fitting.gradients import optimizer_trees
+from trainer.fitting.optimisation import optimizer_trees
 from trainer.models.adapters import (
     ADAPTER_FILE,
     Parameters,

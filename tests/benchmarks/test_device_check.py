@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +125,7 @@ def test_a_layer_whose_adapter_does_not_change_is_named() -> None:
 def test_one_iteration_of_a_small_model_stays_within_the_estimate_and_returns_its_memory(correctness: Any) -> None:
     checks = list(correctness.memory_checks(correctness.TRY, "float32", 2048))
     assert [check for check in checks if not check.holds] == []
-    peak, meanwhile, after, _ = checks
-    assert peak.value > 0.5
-    assert meanwhile.value == after.value == 0
+    assert checks[0].value > 0.5
 
 
 def test_memory_that_is_not_returned_and_an_update_over_its_estimate_fail(
@@ -144,25 +141,7 @@ def test_memory_that_is_not_returned_and_an_update_over_its_estimate_fail(
     filled_batch = correctness.filled_batch
     monkeypatch.setattr(correctness, "filled_batch", leaking)
     checks = correctness.memory_checks(correctness.TRY, "float32", 2048)
-    assert [check.holds for check in checks] == [False, True, True, False]
-
-
-def test_the_wired_limit_is_checked_while_the_model_generates(
-    correctness: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limit = [5]
-
-    def set_wired_limit(new: int) -> int:
-        old, limit[0] = limit[0], new
-        return old
-
-    monkeypatch.setattr(mx.metal, "is_available", lambda: True)
-    monkeypatch.setattr(mx, "device_info", lambda *_: {"max_recommended_working_set_size": 10**12})
-    monkeypatch.setattr(mx, "set_wired_limit", set_wired_limit)
-    assert all(check.holds for check in correctness.memory_checks(SMALL, "float32", 512))
-    monkeypatch.setattr("trainer.rollout.generation.wired_memory", nullcontext)
-    checks = list(correctness.memory_checks(SMALL, "float32", 512))
-    assert [check.holds for check in checks] == [True, False, True, True]
+    assert [check.holds for check in checks] == [False, False]
 
 
 def test_weights_in_4_bits_are_packed_one_matrix_at_a_time() -> None:

@@ -205,7 +205,7 @@ def test_gae_is_the_double_sum_of_its_definition_on_ragged_batches(
     ends = None if final is None else final.tolist()
     expected = reference.td_errors(float64(rewards), float64(values), lengths, gamma, ends)
     close(deltas, expected)
-    advantages = maths.gae_advantages(dirty(deltas, mask), mask, gamma=gamma, lam=lam)
+    advantages = maths.discounted_sums(dirty(deltas, mask), mask, gamma * lam)
     close(advantages, reference.gae(expected, lengths, gamma, lam))
 
 

@@ -20,7 +20,7 @@ from trainer.data import Prompt, PromptRow, render_prompt
 from trainer.errors import DataError, Interrupted, RewardError, TrainerError, UntrustedCodeError, UsageError, one_line
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, load_backbone
-from trainer.models.trunk import vocabulary_size
+from trainer.models.forward import vocabulary_size
 from trainer.policy_checkpoint import load_checkpoint
 from trainer.ppo.steps import add_kl_to_sa_pairs, add_policy_logprobs_and_values
 from trainer.questions import Answer, Question, QuestionDroppedError, WrittenResponse

@@ -30,6 +30,7 @@ from trainer.evaluation.intervals import (
     share_interval,
 )
 from trainer.events import Event
+from trainer.fitting.memory_limit import set_memory_limit
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.pairs.comparisons import load_preferences, policy_comparisons
@@ -68,6 +69,7 @@ def evaluate_checkpoint(
     `options` names is not available.
     """
     run = _load(folder, options, trust)
+    set_memory_limit(run.config.model)
     key = key_for(run.config.run.seed, Purpose.ADAPTER)
     actor = ActorCriticLLM(run.model.backbone, run.config.model, key=key)
     snapshot = load_checkpoint(path, actor.adapter_config)

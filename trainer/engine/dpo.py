@@ -17,7 +17,7 @@ from trainer.files import read_regular
 from trainer.memory.estimate import changed
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel
-from trainer.models.trunk import check_grad_checkpoint
+from trainer.models.forward import check_grad_checkpoint
 from trainer.pairs.comparisons import Comparisons, load_material, policy_comparisons
 from trainer.pairs.groups import changed_preferences
 from trainer.policy_checkpoint import Snapshot

@@ -20,8 +20,8 @@ from trainer.models.adapters import (
     read_arrays,
 )
 from trainer.models.backbone import LoadedModel
+from trainer.models.forward import family_of
 from trainer.models.peft_adapters import check_peft, is_peft, read_peft
-from trainer.models.trunk import family_of
 from trainer.reward_model.loaded import is_same_backbone, reward_model_folder
 from trainer.reward_model.network import Scale
 from trainer.reward_model.snapshot import card_config, load_parameters, read_card

@@ -21,7 +21,7 @@ from trainer.events import Alert, Phase, RewardModelEvaluation
 from trainer.files import PRIVATE, SHARED
 from trainer.models.adapters import Parameters
 from trainer.models.backbone import ScalarHead
-from trainer.models.trunk import check_grad_checkpoint
+from trainer.models.forward import check_grad_checkpoint
 from trainer.pairs.comparisons import Comparisons, load_material, reward_comparisons
 from trainer.pairs.groups import Group, changed_preferences, sequences_of
 from trainer.reward_model.network import Read, RewardModel, Scale, Scores, score_sequences

@@ -18,7 +18,7 @@ from trainer.config.pairs import DPOConfig, DPOTrainConfig, RewardModelConfig, R
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import UsageError, counted
 from trainer.events import Phase, Report, RewardModelStep, ignored
-from trainer.fitting.phases import Phases, SkippedSteps
+from trainer.fitting.optimisation import Phases, SkippedSteps
 from trainer.memory.estimate import changed
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel

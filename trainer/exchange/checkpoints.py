@@ -16,8 +16,8 @@ from mlx_lm.utils import dequantize_model, make_shards
 from trainer.files import read_json
 from trainer.models.adapters import LoRA, Parameters, linear_places, only_adapter
 from trainer.models.backbone import LoadedModel, ScalarHead
+from trainer.models.forward import family_of
 from trainer.models.peft_adapters import CLASSIFIER, Part, check_names
-from trainer.models.trunk import family_of
 
 _HEADS = ("lm_head.",)
 _QUANTIZED = ("quantization", "quantization_config", "torch_dtype")  # of config.json, no longer true

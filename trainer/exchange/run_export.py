@@ -25,8 +25,8 @@ from trainer.exchange.trl import TRAINERS, RunFacts, Translated, only_source, re
 from trainer.files import is_folder, read_json, replace_folder
 from trainer.models.adapters import ADAPTER, LoRA, Parameters, new_adapter, read_adapter_config, update_lora
 from trainer.models.backbone import LoadedModel, ScalarHead, load_backbone
+from trainer.models.forward import family_of
 from trainer.models.peft_adapters import is_peft, write_peft
-from trainer.models.trunk import family_of
 from trainer.pairs.comparisons import load_preferences
 from trainer.policy_checkpoint import Snapshot, load_checkpoint
 from trainer.preferences.formats import write_preferences

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, TypeVar
 import mlx.core as mx
 import psutil
 
+from trainer.arrays import on_cpu
 from trainer.config import AnyConfig, Config
 from trainer.config.schema import BackboneConfig
 from trainer.errors import OutOfMemoryError
@@ -54,13 +55,13 @@ def set_memory_limit(config: BackboneConfig) -> int:
     """
     info = mx.device_info()
     device = int(info.get("max_recommended_working_set_size", 0))  # of Metal
-    if not device and not is_on_gpu():
+    if not device and on_cpu():
         device = int(psutil.virtual_memory().total * _OF_A_CPU)
     before = mx.set_memory_limit(device or 2**60)
     device = device or before  # MLX's default for CUDA is nearly all of the GPU's memory
     limit = min(round(config.memory_limit * 1e9) or device, device)
     mx.set_memory_limit(limit)
-    if is_on_gpu():  # on a CPU, MLX keeps next to nothing
+    if not on_cpu():  # on a CPU, MLX keeps next to nothing
         mx.set_cache_limit(limit // _CACHED)
     if mx.metal.is_available():
         mx.set_wired_limit(limit)
@@ -121,7 +122,7 @@ def fit(config: AnyConfig, longest: int, widest: int, limit: int) -> list[Smalle
     shape, _ = shape_of(config.model.path)
     changes = list[Smaller]()
     while shape is not None:
-        memory = footprint_of(config, shape, longest, gpu=is_on_gpu())
+        memory = footprint_of(config, shape, longest, gpu=not on_cpu())
         if memory.peak <= limit:
             break
         try:
@@ -134,11 +135,6 @@ def fit(config: AnyConfig, longest: int, widest: int, limit: int) -> list[Smalle
             config = changed(config, change.key, change.value)
         changes += smaller
     return changes
-
-
-def is_on_gpu() -> bool:
-    """Return whether MLX computes on a GPU."""
-    return mx.default_device() != mx.Device(mx.cpu)
 
 
 def _gigabytes(size: int) -> str:

@@ -22,9 +22,9 @@ Phases = dict[MemoryPhase, Parts]
 
 _WIDTHS = {"float32": 4, "bfloat16": 2}  # bytes
 CHUNK = 128
-"""Positions whose logits exist at once on a CPU; see `models.logprobs`, which imports MLX."""
+"""Positions whose logits exist at once on a CPU; see `models.forward`, which imports MLX."""
 PREFILL_TOKENS = 4096
-"""Tokens of prompts that are read together; see `rollout.decoding`, which imports MLX."""
+"""Tokens of prompts that are read together; see `rollout.generation`, which imports MLX."""
 _CACHE_STEP = 256  # positions by which mlx-lm's caches grow
 _DRAWN = 8  # arrays [slots, vocabulary] alive while a token is drawn
 _ATTENDED = 7  # arrays [heads, length] of a token alive in the forward pass of attention on a CPU

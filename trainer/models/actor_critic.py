@@ -23,8 +23,7 @@ from trainer.models.adapters import (
     only_adapter,
     update_lora,
 )
-from trainer.models.logprobs import Forward
-from trainer.models.trunk import check_family, hidden_states, logits_of
+from trainer.models.forward import Forward, check_family, hidden_states, logits_of
 
 Want = Literal["both", "logits", "values"]
 
@@ -76,7 +75,10 @@ class ActorCriticLLM:
         sequences: [B, L] ids; prompt_lengths: [B]; width: T, the longest response.
         """
         needs_policy = want != "values" or self.shares_trunk
-        states = self._response_states(sequences, prompt_lengths, width) if needs_policy else None
+        positions = prompt_lengths[:, None] - 1 + mx.arange(width + 1)[None]
+        positions = mx.minimum(positions, sequences.shape[1] - 1)  # padding; every caller masks it
+        at_responses = partial(mx.take_along_axis, indices=positions[..., None], axis=1)  # [B, L, D] to [B, T + 1, D]
+        states = at_responses(hidden_states(self.backbone, sequences)) if needs_policy else None
         before = None if want == "values" else filled(states)[:, :-1]
         values = None
         if want != "logits":
@@ -84,7 +86,7 @@ class ActorCriticLLM:
                 policy = self.policy_parameters()
                 try:
                     update_lora(self._layers, self._value, ADAPTER)
-                    states = self._response_states(sequences, prompt_lengths, width)
+                    states = at_responses(hidden_states(self.backbone, sequences))
                 finally:
                     update_lora(self._layers, policy)
             multiples = filled(states).astype(mx.float32) @ self._value["head.weight"] + self._value["head.bias"]
@@ -132,13 +134,6 @@ class ActorCriticLLM:
         factor = (self.value_scale or 1.0) / scale
         self._value |= {name: self._value[name] * factor for name in ("head.weight", "head.bias")}
         self.value_scale = scale
-
-    def _response_states(self, sequences: mx.array, prompt_lengths: mx.array, width: int) -> mx.array:
-        hidden = hidden_states(self.backbone, sequences)  # [B, L, D]
-        positions = prompt_lengths[:, None] - 1 + mx.arange(width + 1)[None]
-        positions = mx.minimum(positions, sequences.shape[1] - 1)  # padding; every caller masks it
-        states: mx.array = mx.take_along_axis(hidden, positions[..., None], axis=1)
-        return states
 
 
 def _check_fit(parameters: Parameters, own: Parameters, what: str) -> None:

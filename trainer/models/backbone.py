@@ -15,15 +15,16 @@ import mlx.nn as nn
 from mlx.utils import tree_map_with_path
 from mlx_lm.models.switch_layers import SwitchLinear
 
+from trainer.arrays import on_cpu
 from trainer.config.schema import BackboneConfig
 from trainer.errors import ModelError, one_line, shortened
 from trainer.files import read_json
 from trainer.models.adapters import check_adapter, fuse_adapter
 from trainer.models.blas import start_compute_threads
+from trainer.models.forward import vocabulary_size
 from trainer.models.kernels import own_kernel_folder, use_faster_functions
 from trainer.models.peft_adapters import CLASSIFIER, check_peft, fuse_peft, is_peft
 from trainer.models.starter import starter_model
-from trainer.models.trunk import vocabulary_size
 
 _READ = (".json", ".jsonl", ".safetensors", ".txt", ".jinja", ".model", ".tiktoken")  # that a loader opens
 _JSON_BYTES = 256 << 20  # of a file of a model: tokenizers of large vocabularies have 35 MB
@@ -155,7 +156,7 @@ def load_backbone(
     if config.quantize != "off":
         quantize_backbone(backbone, int(config.quantize.removesuffix("-bit")))
         cast_backbone(backbone, config.dtype)
-    if not _on_gpu():
+    if on_cpu():
         use_faster_functions(backbone)
     try:
         mx.eval(backbone)  # reads the weights, which are lazy until here, on this thread
@@ -227,7 +228,7 @@ def quantize_backbone(backbone: nn.Module, bits: int) -> None:
 
 def quantize_warning(config: BackboneConfig) -> str:
     """Return a warning about `model.quantize` on this device, or an empty string."""
-    if config.quantize == "off" or _on_gpu():
+    if config.quantize == "off" or not on_cpu():
         return ""
     return (
         f"model.quantize = '{config.quantize}' saves no memory on a CPU: the weights are rounded as on a GPU, but held "
@@ -353,14 +354,10 @@ def precision(wanted: str, backbone: nn.Module | None = None) -> mx.Dtype:
 
     On a CPU, a `backbone` with experts is held in float32: it multiplies no other type of theirs.
     """
-    if not _on_gpu() and backbone and any(isinstance(module, SwitchLinear) for module in backbone.modules()):
+    if on_cpu() and backbone and any(isinstance(module, SwitchLinear) for module in backbone.modules()):
         return mx.float32
     dtypes = {"float32": mx.float32, "bfloat16": mx.bfloat16}
-    return dtypes["bfloat16" if _on_gpu() else "float32"] if wanted == "auto" else dtypes[wanted]
-
-
-def _on_gpu() -> bool:
-    return mx.default_device() == mx.Device(mx.gpu)
+    return dtypes["float32" if on_cpu() else "bfloat16"] if wanted == "auto" else dtypes[wanted]
 
 
 def cast_backbone(backbone: nn.Module, wanted: str) -> mx.Dtype:
@@ -370,7 +367,7 @@ def cast_backbone(backbone: nn.Module, wanted: str) -> mx.Dtype:
     quantised weights on a GPU are: float16 ones lose three bits, like any float16 weight, because their product with
     activations in bfloat16 would be float32, and so would all activations after it. In float32 nothing is rounded.
     """
-    if not _on_gpu():  # products of 4 and 8 bits are scalar code there, 1 to 3 GFLOP/s instead of 125
+    if on_cpu():  # products of 4 and 8 bits are scalar code there, 1 to 3 GFLOP/s instead of 125
         from mlx_lm.utils import dequantize_model
 
         for module in backbone.modules():

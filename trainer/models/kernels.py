@@ -12,13 +12,12 @@ starter model, the scores take 1.10 times as long without our attention and 1.28
 
 from __future__ import annotations
 
-import functools
 import os
 import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -46,16 +45,15 @@ def _compiled(function: Callable[..., Result]) -> Callable[..., Result]:
     `mx.compile` keeps 8 to 40 KB for every shape until the compiled function is deleted, and the lengths of responses
     give a run thousands of shapes.
     """
+    made: dict[tuple[tuple[int, ...], ...], Callable[..., Result]] = {}  # by shapes, those used longest ago first
 
-    @functools.lru_cache(_SHAPES)
-    def of_shapes(*_: tuple[int, ...]) -> Callable[..., Result]:
-        # MLX tells compiled functions apart by the function that was compiled, so each needs one of its own.
-        compiled: Callable[..., Result] = mx.compile(lambda *arrays: function(*arrays))
-        return compiled
-
-    @functools.wraps(function)
     def call(*arrays: mx.array) -> Result:
-        return of_shapes(*(array.shape for array in arrays))(*arrays)
+        shapes = tuple(array.shape for array in arrays)
+        # MLX tells compiled functions apart by the function that was compiled, so each needs one of its own.
+        made[shapes] = made.pop(shapes) if shapes in made else mx.compile(lambda *arrays: function(*arrays))
+        if len(made) > _SHAPES:
+            del made[next(iter(made))]
+        return made[shapes](*arrays)
 
     return call
 
@@ -81,33 +79,6 @@ def _swiglu_vjp(primals: Any, cotangents: Any, outputs: Any) -> Any:
     (gate, x), s = primals, outputs[1]
     silu, scaled = gate * s, cotangents[0] * s
     return scaled * x * (1.0 + gate - silu), scaled * gate
-
-
-def token_logprobs(logits: mx.array, tokens: mx.array) -> mx.array:
-    """Compute log softmax(logits)[token]; differentiable. logits: [..., V] float32; tokens: [...]. Returns [...]."""
-    logprobs: mx.array = _log_softmax_at(logits, tokens)[0]  # type: ignore[index]
-    return logprobs
-
-
-def logprobs_and_entropy(logits: mx.array, tokens: mx.array) -> tuple[mx.array, mx.array]:
-    """Compute log softmax(logits)[token] and the entropy from one exponential; not differentiable.
-
-    logits: [..., V] float32; tokens: [...]. Returns two [...] arrays.
-    """
-    top, shifted, exponentials = _shifted_exp(mx.stop_gradient(logits))
-    total = _row_sums(exponentials)
-    chosen = (mx.take_along_axis(logits, tokens[..., None], axis=-1) - top).squeeze(-1)
-    weighted = _row_sums(exponentials * shifted)
-    return chosen - mx.log(total), mx.log(total) - weighted / total
-
-
-def kl_divergence(logits: mx.array, ref_logits: mx.array) -> mx.array:
-    """Compute KL(p || q) of two distributions over V tokens; differentiable by `logits` alone.
-
-    logits, ref_logits: [..., V] float32. Returns [...].
-    """
-    divergence: mx.array = _kl_divergence(logits, ref_logits)[0]  # type: ignore[index]
-    return divergence
 
 
 @_compiled
@@ -136,14 +107,15 @@ def precise_exponentials(x: mx.array) -> mx.array:
 
 
 @mx.custom_function
-def _log_softmax_at(logits: mx.array, tokens: mx.array) -> tuple[mx.array, mx.array, mx.array]:
-    top, _, exponentials = _shifted_exp(logits)
-    total = _row_sums(exponentials)
+def log_softmax_at(logits: mx.array, tokens: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+    """Compute log softmax(logits)[token], and what its gradient needs. logits: [..., V] float32; tokens: [...]."""
+    top, _, exponentials = shifted_exp(logits)
+    total = row_sums(exponentials)
     chosen = (mx.take_along_axis(logits, tokens[..., None], axis=-1) - top).squeeze(-1)
     return chosen - mx.log(total), exponentials, total  # the last two are for the gradient, to compute them only once
 
 
-@_log_softmax_at.vjp
+@log_softmax_at.vjp
 def _log_softmax_at_vjp(primals: Any, cotangents: Any, outputs: Any) -> Any:
     """Compute the gradient: d log p_k / d l = onehot_k - p."""
     _, tokens = primals
@@ -154,17 +126,21 @@ def _log_softmax_at_vjp(primals: Any, cotangents: Any, outputs: Any) -> Any:
 
 
 @mx.custom_function
-def _kl_divergence(logits: mx.array, ref_logits: mx.array) -> tuple[mx.array, mx.array, mx.array]:
-    _, shifted, exponentials = _shifted_exp(logits)
-    _, ref_shifted, ref_exponentials = _shifted_exp(ref_logits)
-    total, ref_total = (_row_sums(x)[..., None] for x in (exponentials, ref_exponentials))
+def divergence_of(logits: mx.array, ref_logits: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+    """Compute KL(p || q), differentiable by `logits` alone, and what its gradient needs.
+
+    logits, ref_logits: [..., V] float32.
+    """
+    _, shifted, exponentials = shifted_exp(logits)
+    _, ref_shifted, ref_exponentials = shifted_exp(ref_logits)
+    total, ref_total = (row_sums(x)[..., None] for x in (exponentials, ref_exponentials))
     gaps = _gaps(shifted, ref_shifted, mx.log(total / ref_total))
     probabilities = exponentials / total
-    divergence = _row_sums(probabilities * gaps)
+    divergence = row_sums(probabilities * gaps)
     return divergence, probabilities, gaps  # the last two are for the gradient
 
 
-@_kl_divergence.vjp
+@divergence_of.vjp
 def _kl_divergence_vjp(primals: Any, cotangents: Any, outputs: Any) -> Any:
     """Compute the gradient: d KL / d l_v = p_v (log p_v - log q_v - KL)."""
     divergence, probabilities, gaps = outputs
@@ -179,7 +155,7 @@ _softmax_exp = _compiled(lambda x: _exp(x, halvings=6))
 _sigmoid = _compiled(lambda x: mx.reciprocal(1.0 + _exp(mx.clip(-x, -50.0, 50.0), halvings=4)))
 
 
-def _row_sums(x: mx.array) -> mx.array:
+def row_sums(x: mx.array) -> mx.array:
     """Sum over the last axis, by blocks first: adding 50,000 float32 numbers one by one has an error of 1e-4.
 
     BLAS adds each block, which is faster. It does not add whole rows, because its error on a long row depends on the
@@ -190,7 +166,7 @@ def _row_sums(x: mx.array) -> mx.array:
     return blocks.sum(axis=-1) + x[..., whole:].sum(axis=-1)
 
 
-def _shifted_exp(logits: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+def shifted_exp(logits: mx.array) -> tuple[mx.array, mx.array, mx.array]:
     """Return the maximum [..., 1], x = logits - maximum, and exp(x).
 
     x is bounded below by -87, where exp(x) is tiny but not 0. A logit of -inf thus adds next to nothing to the entropy,
@@ -228,6 +204,8 @@ def attention(
 ) -> mx.array:
     """Compute softmax(scale Q K^T + mask) V, with mlx-lm's arguments: [B, H, L, D] to [B, H, L, E].
 
+    As one function, it keeps only the weights P, [B, H, L, S], for its gradient, not the scores that they are made of.
+
     queries: [B, H, L, D]; keys: [B, K, S, D] and values: [B, K, S, E], each shared by H / K heads of queries. mask:
     "causal", None, or an array that broadcasts to [B, H, L, S], of booleans or to add. Decoding steps, whose lengths
     all differ, and types other than float32 go to mlx-lm's own function.
@@ -239,48 +217,35 @@ def attention(
     if isinstance(mask, str):
         before = keys.shape[2] - length  # the queries are those of the last positions
         mask = mx.arange(length)[:, None] + before >= mx.arange(keys.shape[2])
-    found: mx.array = _attention(scale, mask)(queries, keys, values)[0]
-    return found
-
-
-def _attention(scale: float, mask: mx.array | None) -> Callable[..., tuple[mx.array, mx.array]]:
-    """Return a function of queries, keys and values that returns the result and the weights P, [B, H, L, S].
-
-    As one function, it keeps the weights alone for its gradient, not the scores that they are made of.
-    """
 
     @mx.custom_function
     def forward(queries: mx.array, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        scores = _by_query_head(_grouped(queries * scale, keys) @ keys.swapaxes(-1, -2), queries)
+        scores = (_grouped(queries * scale, keys) @ keys.swapaxes(-1, -2)).reshape(*queries.shape[:3], -1)
         if mask is not None:
             scores = mx.where(mask, scores, _LEAST) if mask.dtype == mx.bool_ else scores + mask
         weights = precise_exponentials(scores - scores.max(axis=-1, keepdims=True))
         weights = weights * mx.reciprocal(weights.sum(axis=-1, keepdims=True))
-        return _by_query_head(_grouped(weights, keys) @ values, queries), weights
+        return (_grouped(weights, keys) @ values).reshape(*queries.shape[:3], -1), weights
 
     @forward.vjp
     def backward(primals: Any, cotangents: Any, outputs: Any) -> Any:
         """Compute the gradients, with G that of the result: dV = P^T G, dP = G V^T, dS = P (dP - sum P dP)."""
         (queries, keys, values), weights = primals, outputs[1]
         on_result = _grouped(cotangents[0], keys)
-        on_weights = _by_query_head(on_result @ values.swapaxes(-1, -2), queries)
+        on_weights = (on_result @ values.swapaxes(-1, -2)).reshape(*queries.shape[:3], -1)
         weighted = weights * on_weights
         on_scores = _grouped(weighted - weights * weighted.sum(axis=-1, keepdims=True), keys)
-        on_queries = _by_query_head(on_scores @ keys, queries) * scale
+        on_queries = (on_scores @ keys).reshape(*queries.shape) * scale
         on_keys = on_scores.swapaxes(-1, -2) @ _grouped(queries, keys) * scale
         return on_queries, on_keys, _grouped(weights, keys).swapaxes(-1, -2) @ on_result
 
-    return cast("Callable[..., tuple[mx.array, mx.array]]", forward)
+    found: mx.array = forward(queries, keys, values)[0]  # type: ignore[index]
+    return found
 
 
 def _grouped(x: mx.array, keys: mx.array) -> mx.array:
     """Put the query heads that share their keys one below the other: [B, H, L, N] to [B, K, H / K * L, N]."""
     return x.reshape(*keys.shape[:2], -1, x.shape[-1])
-
-
-def _by_query_head(x: mx.array, queries: mx.array) -> mx.array:
-    """Undo `_grouped`: [B, K, H / K * L, N] to [B, H, L, N]."""
-    return x.reshape(*queries.shape[:3], x.shape[-1])
 
 
 _FASTER: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {  # mlx-lm's own, ours

@@ -18,7 +18,7 @@ from mlx_lm.tuner.lora import LoRALinear
 from trainer.errors import ModelError, one_line
 from trainer.files import read_json
 from trainer.models.adapters import Parameters, linear_places
-from trainer.models.trunk import family_of
+from trainer.models.forward import family_of
 
 CLASSIFIER = "score"  # the head of ...ForSequenceClassification
 Part = Literal["layers", "weights", "classifier"]

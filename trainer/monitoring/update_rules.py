@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import median, quantiles
 
-from trainer.confidence import is_rounding_error
+from trainer.confidence import ROUNDING
 from trainer.config.schema import Config
 from trainer.errors import counted
 from trainer.events import Iteration
@@ -149,11 +149,11 @@ def no_signal(history: History, config: Config) -> Sign | None:
 
 
 def _no_spread(row: Iteration) -> bool:
-    return is_rounding_error(row.score_max - row.score_min, abs(row.score_mean))
+    return row.score_max - row.score_min <= ROUNDING * max(1.0, abs(row.score_mean))
 
 
 def _silent(row: Iteration) -> bool:
-    return _no_spread(row) or is_rounding_error(row.advantage_std) or (row.steps == 0 and row.skipped_steps == 0)
+    return _no_spread(row) or row.advantage_std <= ROUNDING or (row.steps == 0 and row.skipped_steps == 0)
 
 
 def critic_lost(history: History, config: Config) -> Sign | None:

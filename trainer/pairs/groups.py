@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from trainer.config.pairs import PreferenceDataConfig
 from trainer.errors import DataError, UsageError, counted
-from trainer.fitting.gradients import micro_batch_rows
+from trainer.fitting.optimisation import micro_batch_rows
 from trainer.pairs.encoders import Encoder, start_of
 from trainer.preferences.records import Comparison, Judgement, Preference, Text, ranked_pairs, tied_pairs
 

@@ -10,11 +10,11 @@ import mlx.core as mx
 
 from trainer import maths
 from trainer.arrays import filled
-from trainer.confidence import is_rounding_error
+from trainer.confidence import ROUNDING
 from trainer.config.schema import OptimConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.events import Progress, silent
-from trainer.fitting.gradients import (
+from trainer.fitting.optimisation import (
     accumulate,
     adam,
     clipped,
@@ -25,7 +25,7 @@ from trainer.fitting.gradients import (
 )
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import Parameters
-from trainer.ppo.losses import LossSettings, LossSums, Measurements, Objective, Scores, loss_of, reference_states
+from trainer.ppo.losses import LossSettings, LossSums, Measurements, Objective, Scores, loss_of
 from trainer.ppo.steps import on_shares, over_micro_batches
 from trainer.rollout.experience import Experience
 
@@ -54,11 +54,6 @@ class StepMetrics(NamedTuple):
     grad_norm: float
     outcome: Outcome  # other than "taken": nothing was changed
     critic_share: float = math.nan  # of the norms of both losses' gradients on a shared trunk, where it was measured
-
-    @property
-    def taken(self) -> bool:
-        """Return whether the step changed anything."""
-        return self.outcome == "taken"
 
 
 class Step(NamedTuple):
@@ -141,7 +136,8 @@ class Learner:
         "policy", "value" trains a critic with its own adapter beside the actor: each gradient is clipped by its own
         norm, and if one of them cannot be used, neither changes anything. critic_share: measure it, in a pass more.
         """
-        tokens, total = float(batch.mask.sum()), float(settings.weight_of(batch))
+        tokens = float(batch.mask.sum())
+        total = float(maths.aggregation_total(batch.mask, settings.ppo.loss_aggregation, settings.max_new_tokens))
         step: Step | None = None
         gradients: Trainables = {}
         for objective in objectives:
@@ -156,7 +152,7 @@ class Learner:
                 norm = math.hypot(step.metrics.grad_norm, norm)
                 both = step.metrics._replace(value_loss=metrics.value_loss, grad_norm=norm, outcome=metrics.outcome)
                 step = step._replace(metrics=both)
-            if not metrics.taken:
+            if metrics.outcome != "taken":
                 return step
             gradients |= clipped(found, metrics.grad_norm, self.config.max_grad_norm)
         assert step is not None
@@ -181,8 +177,11 @@ class Learner:
         `maths.aggregation_total` gives. Any split into ranks and micro-batches therefore gives the gradient of one big
         batch.
         """
-        weight = settings.weight_of(batch)
+        ppo = settings.ppo
+        weight = maths.aggregation_total(batch.mask, ppo.loss_aggregation, settings.max_new_tokens)
         mx.eval(weight)
+        exact_kl = ppo.kl_in == "loss" and settings.kl_coef > 0 and ppo.kl_estimator == "full"
+        needs_reference = objective in ("joint", "policy") and (batch.logprobs is None or exact_kl)
         alone, order = self.ranks.alone, list[int]()
         share = [] if alone else self.ranks.dealt(batch.lengths())
         own = batch if alone else batch.take(share)
@@ -190,8 +189,13 @@ class Learner:
         def parts() -> Iterator[tuple[Experience, mx.array | None]]:
             for rows in micro_batch_rows(own.lengths(), self.config.micro_batch_tokens, progress=progress):
                 order.extend(rows)
-                part = own.take(rows)
-                yield part, reference_states(self.actor, part, objective, settings)
+                part, states = own.take(rows), None
+                if needs_reference:
+                    where = part.sequences, part.prompt_lengths, part.responses.shape[1]
+                    with self.actor.reference():
+                        states = self.actor(*where, want="logits").states
+                    mx.eval(states)  # here: in a gradient, MLX would keep all that it was made of
+                yield part, states
 
         def mean_loss(part: tuple[Experience, mx.array | None]) -> tuple[mx.array, Measurements]:
             loss, measured = loss_of(self.actor, *part, objective, settings)
@@ -207,7 +211,9 @@ class Learner:
                 grad_checkpoint=self.config.grad_checkpoint,
                 join=Measurements.joined,
             )
-            sums, scores = measured.sums, measured.by_token(own, order)
+            sums, parted = measured
+            names = parted[0] if parted else ()
+            scores = {name: own.gathered([part[name] for part in parted], order) for name in names}
             if not alone:
                 scores = {name: batch.spread(value, share) for name, value in scores.items()}
             mx.eval(scores)
@@ -261,7 +267,7 @@ def has_signal(batch: Experience) -> bool:
         advantages = advantages * batch.advantage_scales[:, None]
     deviation = math.sqrt(float(maths.masked_variance(advantages, batch.mask)))
     # NaN passes: its step will be skipped and reported.
-    return not is_rounding_error(deviation, float(maths.root_mean_square(filled(batch.returns), batch.mask)))
+    return not deviation <= ROUNDING * max(1.0, float(maths.root_mean_square(filled(batch.returns), batch.mask)))
 
 
 def _metrics(

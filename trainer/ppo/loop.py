@@ -15,16 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer import maths
-from trainer.arrays import Purpose, filled, key_for, minibatch_rows, prompt_indices
-from trainer.confidence import is_rounding_error
+from trainer.arrays import Purpose, filled, key_for, prompt_indices
+from trainer.confidence import ROUNDING
 from trainer.config import Config
 from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.events import Alert, Iteration, Progress, Report, ignored
-from trainer.fitting.phases import Phases, SkippedSteps
+from trainer.fitting.optimisation import Phases, SkippedSteps
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.trunk import check_grad_checkpoint
+from trainer.models.forward import check_grad_checkpoint
 from trainer.ppo import estimators, steps
 from trainer.ppo.learner import Learner, StepMetrics, has_signal
 from trainer.ppo.losses import LossSettings, Objective, Scores
@@ -265,17 +265,16 @@ class PPO:
         found = list[StepMetrics]()
         ratios = np.full((self.passes, *batch.mask.shape), np.nan, dtype=np.float32)
         seed = [c.run.seed, Purpose.MINIBATCHES, number]
-        passes = [
-            (epoch, rows)
-            for epoch in range(self.passes)
-            for rows in minibatch_rows(batch.size, ppo.minibatches, seed=[*seed, epoch])
-        ]
-        for epoch, rows in passes:
+        draws = [np.random.default_rng([*seed, epoch]).permutation(batch.size) for epoch in range(self.passes)]
+        for epoch, part in (
+            (epoch, part) for epoch, draw in enumerate(draws) for part in np.split(draw, ppo.minibatches)
+        ):
+            rows: list[int] = part.tolist()
             minibatch = batch.take(rows)
             if epoch == ppo.epochs:  # after the last step
                 if objectives != ["value"]:
-                    part = self.learner.ratios(minibatch, temperature=settings.temperature, progress=progress)
-                    ratios[epoch, rows, : part.shape[1]] = np.array(part)
+                    last = self.learner.ratios(minibatch, temperature=settings.temperature, progress=progress)
+                    ratios[epoch, rows, : last.shape[1]] = np.array(last)
                 continue
             if not minibatch.mask.any() or (found and found[-1].outcome == "target_kl"):
                 continue
@@ -316,7 +315,7 @@ class PPO:
             result = f"only {' and '.join(rest)} moved the policy"
         else:
             size = float(maths.root_mean_square(filled(batch.returns), batch.mask))
-            objectives = ["value"] if self.has_critic and not is_rounding_error(error, size) else []
+            objectives = ["value"] if self.has_critic and not error <= ROUNDING * max(1.0, size) else []
             result = "only the critic was trained" if objectives else "no step was taken"
         message = f"all advantages are equal, so {result}: is the reward constant?"
         self.alert(number, "warning", "no_signal", message)

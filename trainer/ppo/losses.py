@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -12,7 +11,7 @@ from trainer import maths
 from trainer.arrays import filled
 from trainer.config.ppo import PPOConfig
 from trainer.models.actor_critic import ActorCriticLLM, Want
-from trainer.models.logprobs import (
+from trainer.models.forward import (
     Compute,
     Head,
     entropy,
@@ -42,10 +41,6 @@ class LossSettings(NamedTuple):
     value_unit: float = 1.0  # what a relative_value_clip of 1 is
     alternatives: int = 0  # likeliest tokens of each position, where a step measures scores
 
-    def weight_of(self, batch: Experience) -> mx.array:
-        """Return what the losses of a minibatch are divided by."""
-        return maths.aggregation_total(batch.mask, self.ppo.loss_aggregation, self.max_new_tokens)
-
 
 class LossSums(NamedTuple):
     """Sums over the real tokens of a micro-batch; losses are summed as in `maths.aggregated`."""
@@ -63,8 +58,8 @@ class Measurements(NamedTuple):
     """Measurements of some micro-batches."""
 
     sums: LossSums
-    ratios: list[mx.array]  # pi / pi_old of each one's tokens; empty if the policy is not trained
-    scores: list[Scores]  # of each one that came without, by field of Experience
+    scores: list[Scores]  # of each one, if the policy is trained: `ratios`, pi / pi_old of its tokens, and if it came
+    # without them the fields of Experience in `SCORES`
 
     def joined(self, other: Measurements) -> Measurements:
         """Return the measurements of all their micro-batches."""
@@ -73,31 +68,7 @@ class Measurements(NamedTuple):
             ratio_max=mx.maximum(self.sums.ratio_max, other.sums.ratio_max),
             log_ratio_max=mx.maximum(self.sums.log_ratio_max, other.sums.log_ratio_max),
         )
-        return Measurements(sums, self.ratios + other.ratios, self.scores + other.scores)
-
-    def by_token(self, batch: Experience, order: Sequence[int]) -> Scores:
-        """Return ratios and scores in the layout of the batch. order: rows of all micro-batches, in their order."""
-        names = self.scores[0] if self.scores else ()
-        found = {name: batch.gathered([part[name] for part in self.scores], order) for name in names}
-        return found | ({"ratios": batch.gathered(self.ratios, order)} if self.ratios else {})
-
-
-def reference_states(
-    actor: ActorCriticLLM, batch: Experience, objective: Objective, settings: LossSettings
-) -> mx.array | None:
-    """Return the reference's states of a batch where the policy's loss needs them; None elsewhere.
-
-    It does for a batch whose scores it measures, and for the exact KL of policy and reference.
-
-    Not to be called inside a gradient: there, MLX keeps all that an evaluated array was made of.
-    """
-    exact_kl = settings.ppo.kl_in == "loss" and settings.kl_coef > 0 and settings.ppo.kl_estimator == "full"
-    if _WANT[objective] == "values" or (batch.logprobs is not None and not exact_kl):
-        return None
-    with actor.reference():
-        states = actor(batch.sequences, batch.prompt_lengths, batch.responses.shape[1], want="logits").states
-    mx.eval(states)
-    return states
+        return Measurements(sums, self.scores + other.scores)
 
 
 def loss_of(
@@ -110,7 +81,7 @@ def loss_of(
     """Compute L = L_clip + c1 L_vf - c2 H (+ beta KL), summed over the micro-batch, and what was measured.
 
     A batch without log-probs comes from the policy as it is: then pi_old = pi, and its scores are measured as well,
-    with those of the reference. ref_states: from `reference_states`.
+    with those of the reference. ref_states: the reference's states, where the policy's loss needs them.
     """
     ppo, temperature = settings.ppo, settings.temperature
     kl_coef = settings.kl_coef if ppo.kl_in == "loss" else 0.0
@@ -120,14 +91,8 @@ def loss_of(
     def real(x: mx.array) -> mx.array:
         return mx.where(mask, x, 0.0)  # inputs too, before exp: 0 times NaN is NaN in the gradient
 
-    def total(x: mx.array) -> mx.array:
-        return real(x).sum()
-
-    def aggregated(x: mx.array) -> mx.array:
-        return maths.aggregated(x, batch.mask, ppo.loss_aggregation)
-
-    loss, sums, ratios = zero, LossSums(*(zero for _ in LossSums._fields)), list[mx.array]()
-    scores: list[Scores] = []
+    aggregated = partial(maths.aggregated, mask=batch.mask, aggregation=ppo.loss_aggregation)
+    loss, sums, scores = zero, LossSums(*(zero for _ in LossSums._fields)), list[Scores]()
     if forward.states is not None:
         columns = {"tokens": batch.responses, "advantages": filled(batch.advantages)}
         if ppo.importance_cap:
@@ -146,19 +111,17 @@ def loss_of(
             )
             compute = partial(_losses_and_scores, losses=losses, score=score)
         token_loss, policy, logprobs, *found = forward.at_positions(batch.mask, compute, columns, gradient=True)
-        if found:
-            scores = [dict(zip(SCORES, found, strict=False))]
         loss = loss + aggregated(token_loss)
         policy_loss = aggregated(policy)
         log_ratio = logprobs - real(found[0] if found else filled(batch.logprobs))
         ratio = mx.exp(log_ratio)
-        ratios = [ratio]
+        scores = [{"ratios": ratio, **dict(zip(SCORES, found, strict=False))}]
         outside = (ratio < 1 - ppo.clip) | (ratio > 1 + (ppo.clip_high or ppo.clip))
         sums = sums._replace(
             policy_loss=policy_loss,
-            clipped=total(outside.astype(mx.float32)),
-            approx_kl=total(maths.approx_kl(log_ratio)),
-            ratio=total(ratio),
+            clipped=real(outside.astype(mx.float32)).sum(),
+            approx_kl=real(maths.approx_kl(log_ratio)).sum(),
+            ratio=real(ratio).sum(),
             ratio_max=real(ratio).max(),
             log_ratio_max=mx.abs(real(log_ratio)).max(),
         )
@@ -172,7 +135,7 @@ def loss_of(
         value_loss = aggregated(maths.clipped_value_loss(values, old_values, returns, clip=clip / scale or None))
         loss = loss + (ppo.value_coef if objective == "joint" else 1.0) * value_loss
         sums = sums._replace(value_loss=value_loss)
-    return loss, Measurements(sums, ratios, scores)
+    return loss, Measurements(sums, scores)
 
 
 def _losses_and_scores(

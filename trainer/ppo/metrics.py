@@ -8,7 +8,6 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-import numpy.typing as npt
 
 from trainer import maths
 from trainer.arrays import filled, to_list
@@ -23,19 +22,22 @@ def rollout_metrics(batch: Experience, *, kl_coef: float) -> dict[str, Any]:
     penalty uses. Numbers of scores, values, returns and advantages are of the sequences that have a score.
     """
     mask = (mx.arange(batch.mask.shape[1])[None] < batch.response_lengths[:, None]).astype(mx.float32)
-    scores = np.array(filled(batch.scores) + _sums(filled(batch.token_scores), mask), dtype=np.float64)
+    k1 = maths.kl_estimate(filled(batch.logprobs), filled(batch.ref_logprobs), "k1")
+    by_token = (filled(batch.token_scores), k1, filled(batch.kl))
+    token_scores, k1_sums, kl_sums = (mx.where(mask > 0, x, 0.0).sum(axis=1) for x in by_token)
+    scores = np.array(filled(batch.scores) + token_scores, dtype=np.float64)
     scored = ~np.isnan(scores)
     known = scores[scored] if scored.any() else np.array([math.nan])
-
-    def mean(x: mx.array) -> float:
-        return float(maths.masked_mean(x, batch.mask)) if scored.any() else math.nan
-
-    k1 = maths.kl_estimate(filled(batch.logprobs), filled(batch.ref_logprobs), "k1")
-    kl = np.array(_sums(k1, mask), dtype=np.float64)
-    penalty = kl_coef * np.array(_sums(filled(batch.kl), mask), dtype=np.float64)
+    kl, penalty = np.array(k1_sums, dtype=np.float64), kl_coef * np.array(kl_sums, dtype=np.float64)
     mismatch = mx.abs(batch.sampler_logprobs - filled(batch.logprobs))
     returns, values = filled(batch.returns), batch.values
     explained = math.nan if values is None else float(maths.explained_variance(values, returns, batch.mask))
+    value_mean, return_mean = (
+        float(maths.masked_mean(x, batch.mask)) if x is not None and scored.any() else math.nan
+        for x in (values, returns)
+    )
+    lengths = np.array(batch.response_lengths, dtype=np.float64)[scored]
+    varies = np.std(known) > 0 and np.std(lengths) > 0
     rows = zip(to_list(batch.responses), to_list(batch.response_lengths), strict=True)
     responses = [ids[:length] for ids, length in rows]
     return {
@@ -49,13 +51,13 @@ def rollout_metrics(batch: Experience, *, kl_coef: float) -> dict[str, Any]:
         "kl_std": float(kl.std()),
         "entropy": float(maths.masked_mean(filled(batch.entropy), mask)),
         "explained_variance": explained,
-        "value_mean": math.nan if values is None else mean(values),
-        "return_mean": mean(returns),
+        "value_mean": value_mean,
+        "return_mean": return_mean,
         "advantage_std": math.sqrt(float(maths.masked_variance(filled(batch.advantages), batch.mask))),
         "response_length": float(batch.response_lengths.mean()),
         "truncated": float(batch.truncated.mean()),
         "sampler_mismatch": float(maths.masked_mean(mismatch, mask)),
-        "length_correlation": correlation(known, np.array(batch.response_lengths, dtype=np.float64)[scored]),
+        "length_correlation": float(np.corrcoef(known, lengths)[0, 1]) if varies else math.nan,
         "repetition": float(np.mean([repetition(response) for response in responses])),
         "unique": len(set(map(tuple, responses))) / len(responses),
         **surprise_metrics(batch.sampler_logprobs, filled(batch.entropy), mask),
@@ -80,13 +82,6 @@ def surprise_metrics(sampler_logprobs: mx.array, entropy: mx.array, mask: mx.arr
     }
 
 
-def correlation(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> float:
-    """Return Pearson's correlation of two series of one length; NaN if one of them does not vary."""
-    if not (np.std(x) > 0 and np.std(y) > 0):
-        return math.nan
-    return float(np.corrcoef(x, y)[0, 1])
-
-
 def repetition(tokens: Sequence[int]) -> float:
     """Return the share of a response's 4-grams that occurred in it before; 0 if all differ or there are none."""
     grams = list(zip(*(tokens[start:] for start in range(4)), strict=False))
@@ -100,15 +95,11 @@ def update_metrics(steps: Sequence[StepMetrics], *, minibatches: int = 1) -> dic
     A step that was not taken because the policy had moved far enough (`ppo.target_approx_kl`) counts in neither.
     minibatches: per epoch.
     """
-    taken = [step for step in steps if step.taken]
+    taken = [step for step in steps if step.outcome == "taken"]
     skipped = [step for step in steps if step.outcome in ("not_finite", "ratio_spike")]
-
-    def mean(name: str) -> float:
-        return sum(getattr(step, name) for step in taken) / len(taken) if taken else math.nan
-
     names = ("policy_loss", "value_loss", "clip_fraction", "approx_kl", "ratio_mean", "grad_norm")
     return {
-        **{name: mean(name) for name in names},
+        **{name: sum(getattr(step, name) for step in taken) / len(taken) if taken else math.nan for name in names},
         "ratio_max": max((step.ratio_max for step in taken), default=math.nan),
         # Over all computed steps: it shows why a step was skipped.
         "log_ratio_max": max((step.log_ratio_max for step in steps), default=math.nan),
@@ -119,7 +110,3 @@ def update_metrics(steps: Sequence[StepMetrics], *, minibatches: int = 1) -> dic
         "critic_share": next((step.critic_share for step in steps if math.isfinite(step.critic_share)), math.nan),
         "epochs_done": (len(taken) + len(skipped)) / minibatches,
     }
-
-
-def _sums(x: mx.array, mask: mx.array) -> mx.array:
-    return mx.where(mask > 0, x, 0.0).sum(axis=1)

@@ -13,12 +13,11 @@ from trainer.arrays import filled, to_list
 from trainer.data import Prompt
 from trainer.distributed.ranks import Ranks
 from trainer.events import Progress, silent
-from trainer.fitting.gradients import micro_batch_rows
+from trainer.fitting.optimisation import micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM, Want
-from trainer.models.logprobs import likeliest_tokens, logprobs_and_entropy, logprobs_of, token_logprobs
+from trainer.models.forward import likeliest_tokens, logprobs_and_entropy, logprobs_of, token_logprobs
 from trainer.reward_types import Reward, RewardInput, RewardResult
 from trainer.rollout.experience import Experience
-from trainer.rollout.generation import generate_sequences as generate_sequences  # the first step
 
 SCALE_MEMORY = 0.9
 """Weight of earlier batches in the mean square of the returns, the scale of the critic's head."""
@@ -211,8 +210,11 @@ def compute_td_errors(batch: Experience, *, gamma: float, bootstrap_truncated: b
 
 
 def compute_gae_advantages(batch: Experience, *, gamma: float, lam: float) -> Experience:
-    """Compute A_t = sum over l of (gamma lambda)^l delta_{t+l}."""
-    return batch._replace(advantages=maths.gae_advantages(filled(batch.td_errors), batch.mask, gamma=gamma, lam=lam))
+    """Compute A_t = sum over l >= 0 of (gamma lambda)^l delta_{t+l}, directly from its definition.
+
+    Schulman et al. 2015 (arXiv 1506.02438), eq. 16.
+    """
+    return batch._replace(advantages=maths.discounted_sums(filled(batch.td_errors), batch.mask, gamma * lam))
 
 
 def add_reward_to_go(batch: Experience) -> Experience:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from trainer.arrays import pad
 from trainer.config.pairs import RewardModelConfig
-from trainer.fitting.gradients import micro_batch_rows
+from trainer.fitting.optimisation import micro_batch_rows
 from trainer.models.adapters import (
     ADAPTER,
     Parameters,
@@ -25,7 +25,7 @@ from trainer.models.adapters import (
     update_lora,
 )
 from trainer.models.backbone import ScalarHead
-from trainer.models.trunk import check_family, hidden_states
+from trainer.models.forward import check_family, hidden_states
 
 Scores = npt.NDArray[np.float64]
 Read = Callable[[mx.array, mx.array, mx.array], mx.array]  # sequences, lengths and starts to scores or states

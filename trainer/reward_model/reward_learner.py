@@ -15,7 +15,7 @@ from trainer.arrays import pad
 from trainer.config.pairs import RewardModelConfig, RewardTrainConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import UsageError
-from trainer.fitting.gradients import StepOptimizer, accumulate, shared_gradient
+from trainer.fitting.optimisation import StepOptimizer, accumulate, shared_gradient
 from trainer.models.adapters import Parameters
 from trainer.pairs.groups import Group, Pair, Progress, Ranking, micro_batches
 from trainer.reward_model.network import RewardModel

@@ -17,7 +17,7 @@ from trainer.config.pairs import RewardModelConfig
 from trainer.config.problems import validate_as
 from trainer.errors import ConfigError, StorageError
 from trainer.files import FileFormat, read_json
-from trainer.fitting.gradients import optimizer_trees
+from trainer.fitting.optimisation import optimizer_trees
 from trainer.models.adapters import (
     ADAPTER,
     ADAPTER_FILE,

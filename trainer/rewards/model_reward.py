@@ -22,8 +22,8 @@ from trainer.data.encoding import NO_COLUMNS, rendered, template_options
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import DataError, ModelError, RewardError, TrainerError
 from trainer.models.backbone import LoadedModel, load_backbone
+from trainer.models.forward import hidden_states
 from trainer.models.peft_adapters import SETTINGS, check_peft, is_peft
-from trainer.models.trunk import hidden_states
 from trainer.pairs.encoders import Sequenced
 from trainer.preferences.records import Text, answered, as_messages
 from trainer.reward_model.loaded import LoadedRewardModel, load_reward_model, reward_model_folder

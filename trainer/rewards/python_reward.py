@@ -103,7 +103,8 @@ class PythonReward:
             if len(found) != count:
                 logged, completions = counted(len(found), "value"), counted(count, "completion")
                 raise self._error(f"logged {logged} of '{column}' for {completions}: log one each")
-        by_token = any(_is_list(value) for value in values)
+        lists = [isinstance(value, list | tuple) or len(_shape(value) or ()) == 1 for value in values]
+        by_token = any(lists)
         scores: list[float | None] = []
         tokens: list[list[float]] = []
         for index, (value, row) in enumerate(zip(values, batch, strict=True)):
@@ -112,7 +113,7 @@ class PythonReward:
                 scores.append(None if value is None else self._number(value, sample))
                 tokens.append([0.0] * wanted)
                 continue
-            if not _is_list(value):
+            if not lists[index]:
                 given = shortened(repr(value))
                 raise self._error(f"{sample()} has {given} where others have lists: return only one kind")
             if len(value) != wanted:
@@ -232,10 +233,6 @@ def _listed(returned: Any, count: int) -> Any:
         case (rows,) | (rows, _) if rows == count:
             return list(returned)
     return returned
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple) or len(_shape(value) or ()) == 1
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:

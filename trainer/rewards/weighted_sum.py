@@ -50,12 +50,6 @@ class Overlong(NamedTuple):
     tokens: int = 0
     max_tokens: int = 0
 
-    def __call__(self, lengths: Floats) -> Floats:
-        """Return the penalties to subtract from the scores of responses of `lengths` tokens."""
-        excess = lengths - (self.max_tokens - self.tokens)
-        share = np.clip(excess / self.tokens, 0.0, 1.0) if self.tokens else np.where(excess >= 0, 1.0, 0.0)
-        return np.asarray(self.penalty * share)
-
 
 @dataclass(slots=True)
 class RunningMoments:
@@ -206,7 +200,10 @@ class Rewards:
 
     def penalties(self, truncated: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> Floats:
         """Return what is subtracted from the scores of responses, in step 4."""
-        return self._penalty * truncated + self._overlong(lengths.astype(np.float64))
+        most, tokens = self._overlong.max_tokens, self._overlong.tokens
+        excess = lengths.astype(np.float64) - (most - tokens)
+        share = np.clip(excess / tokens, 0.0, 1.0) if tokens else np.where(excess >= 0, 1.0, 0.0)
+        return np.asarray(self._penalty * truncated + self._overlong.penalty * share)
 
     def so_far(self, batch: Sequence[RewardInput]) -> list[float]:
         """Score responses that are not complete, on the scale of the newest scores; statistics stay as they are.

@@ -16,7 +16,7 @@ class Experience(NamedTuple):
     Each step of `steps.py` returns the record with its own fields filled; before that they are None.
     """
 
-    # generate_sequences
+    # lay_out
     sequences: mx.array  # [B, L] ids of prompt and response, then padding
     responses: mx.array  # [B, T] ids of the response, then padding
     prompt_lengths: mx.array  # [B] tokens

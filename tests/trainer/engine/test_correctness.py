@@ -24,7 +24,7 @@ from trainer.ppo.learner import Learner
 from trainer.ppo.losses import LossSettings
 from trainer.reward_model.loaded import load_reward_model
 from trainer.rollout.experience import Experience
-from trainer.rollout.generation import generate_sequences
+from trainer.rollout.generation import generate_responses, lay_out
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import read_samples
 
@@ -56,11 +56,11 @@ def after_an_update(actor: ActorCriticLLM) -> Experience:
     """Return a rollout of `actor`, scored, after which the actor has learned from it in two steps."""
     prompts = make_prompts(make_tokenizer(), ["one", "two of them", "three"])
     sampling = RolloutConfig(max_new_tokens=8, ignore_stop=True)
-    rollout = generate_sequences(actor.backbone, make_tokenizer(), prompts, sampling, key=mx.random.key(3))
-    batch = scored(actor, rollout)
+    found = generate_responses(actor.backbone, make_tokenizer(), prompts, sampling, key=mx.random.key(3))
+    batch = scored(actor, lay_out(prompts, found))
     learner = Learner(actor, OptimConfig(policy_lr=0.01, value_lr=0.01), total_steps=2)
     for _ in range(2):
-        assert learner.train(batch, LossSettings(PPOConfig(), 1.0), "joint").metrics.taken
+        assert learner.train(batch, LossSettings(PPOConfig(), 1.0), "joint").metrics.outcome == "taken"
     return batch
 
 

@@ -29,7 +29,7 @@ from trainer.events import (
     SettingChanged,
 )
 from trainer.files import read_toml
-from trainer.fitting import phases
+from trainer.fitting import optimisation
 from trainer.memory.estimate import changed, footprint_of
 from trainer.memory.shape import shape_of
 from trainer.rewards import RewardInput, SourceScores
@@ -193,7 +193,7 @@ def test_a_peak_above_the_limit_makes_the_next_iterations_smaller(
     def peak() -> int:
         return 2**50 if next(above, False) else 1000
 
-    monkeypatch.setattr(phases.mx, "get_peak_memory", peak)
+    monkeypatch.setattr(optimisation.mx, "get_peak_memory", peak)
     recorder = healed(tmp_path, lambda event: None, "eval.every=0")
     (change,) = recorder.of(SettingChanged)
     assert (change.iteration, change.key, change.value) == (2, "rollout.slots", 2)
@@ -203,7 +203,7 @@ def test_a_peak_above_the_limit_makes_the_next_iterations_smaller(
 def test_a_peak_above_the_limit_in_the_last_iteration_requests_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(phases.mx, "get_peak_memory", lambda: 2**50)
+    monkeypatch.setattr(optimisation.mx, "get_peak_memory", lambda: 2**50)
     recorder = healed(tmp_path, lambda event: None, "eval.every=0", "ppo.iterations=1")
     assert not recorder.of(SettingChanged)
     assert not recorder.of(Alert)

@@ -25,6 +25,7 @@ from trainer.ppo import steps
 from trainer.ppo.loop import PPO
 from trainer.rewards import build_rewards
 from trainer.rollout.experience import Experience
+from trainer.rollout.generation import generate_responses, lay_out
 
 MOVED = "optim.policy_lr=0.02"  # after one iteration the policy's text differs from the reference's
 
@@ -46,7 +47,8 @@ def by_hand(ppo: PPO, prompts: list[Prompt], *, reference: bool = False) -> tupl
     """Return what the policy or its reference writes to `prompts` in an evaluation, and its scores."""
     key = key_for(ppo.config.run.seed, Purpose.EVALUATION)
     with ppo.actor.reference() if reference else contextlib.nullcontext():
-        batch = steps.generate_sequences(ppo.actor.backbone, ppo.tokenizer, prompts, ppo.config.rollout, key=key)
+        model, rollout = ppo.actor.backbone, ppo.config.rollout
+        batch = lay_out(prompts, generate_responses(model, ppo.tokenizer, prompts, rollout, key=key))
     return batch, steps.compute_rewards(ppo.rewards, batch, prompts, update_statistics=False)[1].scores
 
 

@@ -15,8 +15,7 @@ from trainer.config.pairs import PairsOptimConfig
 from trainer.config.schema import OptimConfig
 from trainer.errors import DivergedError
 from trainer.events import Alert, Event
-from trainer.fitting.gradients import StepOptimizer, accumulate, global_norm, schedule_factor
-from trainer.fitting.phases import SkippedSteps
+from trainer.fitting.optimisation import SkippedSteps, StepOptimizer, accumulate, global_norm, schedule_factor
 
 
 @pytest.mark.parametrize(

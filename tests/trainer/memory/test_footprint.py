@@ -27,9 +27,9 @@ from trainer.memory.footprint import (
     held_model,
 )
 from trainer.memory.shape import STARTER, decoder_shape, shape_of
-from trainer.models import logprobs as vocabulary
+from trainer.models import forward
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.rollout import decoding
+from trainer.rollout import generation
 
 SHAPE = decoder_shape(STARTER)
 
@@ -121,8 +121,8 @@ def test_memory_grows_with_the_micro_batch_until_the_minibatch_fits() -> None:
 
 
 def test_the_logits_of_no_more_than_a_chunk_exist_at_once() -> None:
-    assert CHUNK == vocabulary.CHUNK
-    assert PREFILL_TOKENS == decoding.PREFILL_TOKENS
+    assert CHUNK == forward.CHUNK
+    assert PREFILL_TOKENS == generation.PREFILL_TOKENS
 
     def logits(tokens: int) -> int:
         config = settings(rollout={"max_new_tokens": tokens, "batch_size": 8})

@@ -19,6 +19,7 @@ from reference import Floats, float64
 
 from trainer import maths
 from trainer.models import kernels as cpu
+from trainer.models.forward import kl_divergence, logprobs_and_entropy, token_logprobs
 from trainer.models.kernels import attention, use_faster_functions
 
 pytestmark = pytest.mark.skipif(mx.default_device() != mx.Device(mx.cpu), reason="these functions are for the CPU")
@@ -181,7 +182,7 @@ def test_a_large_vocabulary_loses_no_precision() -> None:
     logits = np.random.default_rng(0).normal(0, 3, (2, 3, 50_000)).astype(np.float32)
     tokens = mx.array([[0, 1, 2], [49_999, 3, 4]])
     exact = np.take_along_axis(reference.log_softmax(float64(logits)), np.array(tokens)[..., None], -1)[..., 0]
-    logprob, entropy = cpu.logprobs_and_entropy(mx.array(logits), tokens)
+    logprob, entropy = logprobs_and_entropy(mx.array(logits), tokens)
     close(logprob, exact, 3e-6)
     close(entropy, reference.entropy(float64(logits)), 3e-6)
 
@@ -189,7 +190,7 @@ def test_a_large_vocabulary_loses_no_precision() -> None:
 @pytest.mark.parametrize("logits", EXTREME.values(), ids=EXTREME.keys())
 def test_extreme_logits_give_exact_log_probs_and_entropies(logits: list[float]) -> None:
     every = mx.broadcast_to(mx.array(logits), (4, 4))
-    logprob, entropy = cpu.logprobs_and_entropy(every, mx.arange(4))
+    logprob, entropy = logprobs_and_entropy(every, mx.arange(4))
     close(logprob, reference.log_softmax(float64(logits)))
     close(entropy, np.full(4, reference.entropy(float64(logits))))
     close(maths.entropy(every), np.full(4, reference.entropy(float64(logits))))
@@ -199,30 +200,30 @@ def test_extreme_logits_give_exact_log_probs_and_entropies(logits: list[float]) 
 def test_the_gradient_of_a_log_prob_is_one_hot_less_probabilities(logits: list[float]) -> None:
     weights = mx.array([1.0, -2.0, 0.0, 0.5])
     every = mx.broadcast_to(mx.array(logits), (4, 4))
-    gradient = mx.vjp(lambda x: cpu.token_logprobs(x, mx.arange(4)), [every], [weights])[1][0]
+    gradient = mx.vjp(lambda x: token_logprobs(x, mx.arange(4)), [every], [weights])[1][0]
     close(gradient, float64(weights)[:, None] * (np.eye(4) - np.exp(reference.log_softmax(float64(logits)))))
 
 
 @pytest.mark.parametrize("bad", [NAN, INF])
 def test_nan_and_inf_in_logits_come_out_as_nan_and_are_not_hidden(bad: float) -> None:
     logits, tokens = mx.array([[0.0, bad, 1.0], [0.0, 1.0, 2.0]]), mx.array([0, 0])
-    logprob, entropy = cpu.logprobs_and_entropy(logits, tokens)
-    gradient = mx.grad(lambda x: cpu.token_logprobs(x, tokens).sum())(logits)
+    logprob, entropy = logprobs_and_entropy(logits, tokens)
+    gradient = mx.grad(lambda x: token_logprobs(x, tokens).sum())(logits)
     assert [math.isnan(x) for x in logprob.tolist() + entropy.tolist()] == [True, False, True, False]
     assert mx.isnan(gradient).any(axis=1).tolist() == [True, False]
 
 
 def test_without_a_compiler_the_functions_are_not_fused_and_give_the_same_numbers(tmp_path: Path) -> None:
     code = (
-        "import mlx.core as mx; from trainer.models import kernels\n"
-        "found = kernels.logprobs_and_entropy(mx.array([[0.0, 1.0, -200.0], [3.0, 2.0, 1.0]]), mx.array([1, 0]))\n"
+        "import mlx.core as mx; from trainer.models import forward\n"
+        "found = forward.logprobs_and_entropy(mx.array([[0.0, 1.0, -200.0], [3.0, 2.0, 1.0]]), mx.array([1, 0]))\n"
         "print(*(number for array in found for number in array.tolist()))"
     )
     root = Path(__file__).parents[3]
     environment = {"PATH": str(tmp_path), "TMPDIR": str(tmp_path), "PYTHONPATH": str(root)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     logits, tokens = mx.array([[0.0, 1.0, -200.0], [3.0, 2.0, 1.0]]), mx.array([1, 0])
-    expected = [number for array in cpu.logprobs_and_entropy(logits, tokens) for number in array.tolist()]
+    expected = [number for array in logprobs_and_entropy(logits, tokens) for number in array.tolist()]
     assert [float(number) for number in done.stdout.split()] == pytest.approx(expected, abs=1e-6)
     assert not list(tmp_path.rglob("*.so"))
 
@@ -236,16 +237,16 @@ def test_the_exact_kl_is_that_of_float64_and_never_far_below_0() -> None:
     draws = np.random.default_rng(4)
     logits = draws.normal(0, 3, (2, 3, 50_000)).astype(np.float32)
     others = logits + draws.normal(0, 0.5, logits.shape).astype(np.float32)
-    divergence = cpu.kl_divergence(mx.array(logits), mx.array(others))
+    divergence = kl_divergence(mx.array(logits), mx.array(others))
     close(divergence, exact_divergence(logits, others), 1e-5)
-    close(cpu.kl_divergence(mx.array(logits), mx.array(logits)), np.zeros((2, 3)), 1e-6)
+    close(kl_divergence(mx.array(logits), mx.array(logits)), np.zeros((2, 3)), 1e-6)
 
 
 @pytest.mark.parametrize("logits", EXTREME.values(), ids=EXTREME.keys())
 def test_the_gradient_of_the_exact_kl_is_that_of_its_definition(logits: list[float]) -> None:
     weights, other = mx.array([[1.0], [-2.0]]), mx.array([[0.5, -1.0, 2.0, 0.0]] * 2)
     both = mx.broadcast_to(mx.array(logits), (2, 4))
-    gradient = mx.vjp(lambda x: cpu.kl_divergence(x, other), [both], [weights[:, 0]])[1][0]
+    gradient = mx.vjp(lambda x: kl_divergence(x, other), [both], [weights[:, 0]])[1][0]
     logp, logq = reference.log_softmax(float64(both)), reference.log_softmax(float64(other))
     gap = np.where(np.exp(logp) > 0, logp - logq, 0.0)
     divergence = (np.exp(logp) * gap).sum(axis=-1, keepdims=True)

@@ -20,7 +20,7 @@ from trainer.errors import ModelError
 from trainer.models import backbone as backbone_module
 from trainer.models.adapters import linear_places, new_adapter
 from trainer.models.backbone import cast_backbone, quantize_backbone
-from trainer.models.trunk import hidden_states, logits_of
+from trainer.models.forward import hidden_states, logits_of
 from trainer.reward_model.network import RewardModel
 
 ROOT = Path(__file__).parents[3]

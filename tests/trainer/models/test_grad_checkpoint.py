@@ -24,9 +24,9 @@ from trainer.config.schema import ModelConfig, OptimConfig
 from trainer.engine.dpo import DPO
 from trainer.engine.reward_model import RewardModelTraining
 from trainer.errors import ModelError
-from trainer.fitting.gradients import accumulate
+from trainer.fitting.optimisation import accumulate
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.trunk import check_grad_checkpoint, checkpointed, hidden_states
+from trainer.models.forward import check_grad_checkpoint, checkpointed, hidden_states
 from trainer.pairs.comparisons import policy_comparisons, reward_comparisons
 from trainer.ppo.learner import Learner
 from trainer.ppo.losses import LossSettings, LossSums, Objective
@@ -233,7 +233,7 @@ def test_a_family_for_which_it_cannot_work_is_refused(family: str, reason: str) 
 
 
 def test_a_run_of_such_a_family_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.models.trunk.family_of", lambda backbone: "dbrx")
+    monkeypatch.setattr("trainer.models.forward.family_of", lambda backbone: "dbrx")
     with pytest.raises(ModelError, match=r"optim\.grad_checkpoint"):
         record(tiny_config(tmp_path, "optim.grad_checkpoint=true"))
     assert not list((tmp_path / "runs").glob("*"))

@@ -22,9 +22,9 @@ from trainer.config.ppo import PPOConfig
 from trainer.config.schema import ModelConfig, OptimConfig
 from trainer.errors import ModelError
 from trainer.events import Iteration
-from trainer.models import logprobs
+from trainer.models import forward as forward_pass
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.logprobs import Forward, Head, entropy, likeliest_tokens, logprobs_of, token_logprobs
+from trainer.models.forward import Forward, Head, entropy, likeliest_tokens, logprobs_of, token_logprobs
 from trainer.ppo.learner import Learner
 from trainer.ppo.losses import LossSettings
 from trainer.runs.folder import RunFolder
@@ -178,7 +178,7 @@ def test_results_and_gradients_are_those_of_all_logits_at_once_whatever_the_chun
     (_, expected), slope = mx.value_and_grad(at_once)(clean)
     tolerance = (2e-2 if kind == "half" else 5e-6) * abs(float64(slope)).max()  # bfloat16 has eight bits
     for size in CHUNKS:
-        monkeypatch.setattr(logprobs, "CHUNK", size)
+        monkeypatch.setattr(forward_pass, "CHUNK", size)
         (_, found), gradient = mx.value_and_grad(in_chunks)(given)
         np.testing.assert_allclose(float64(found), float64(expected), rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(float64(gradient), float64(slope), atol=tolerance)
@@ -222,7 +222,7 @@ def test_an_update_and_a_scoring_pass_never_hold_the_logits_of_all_positions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = 20_000
-    monkeypatch.setattr(logprobs, "CHUNK", 16)
+    monkeypatch.setattr(forward_pass, "CHUNK", 16)
     monkeypatch.setitem(tiny.FAMILIES, "llama", tiny.FAMILIES["llama"] | {"vocab_size": words})
     actor = make_actor(tmp_path / "llama")
     learner = Learner(actor, OptimConfig(micro_batch_tokens=10_000), total_steps=1)

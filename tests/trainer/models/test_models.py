@@ -17,10 +17,10 @@ from trainer.config.schema import ModelConfig, RolloutConfig
 from trainer.errors import ModelError
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel
-from trainer.models.logprobs import Forward
+from trainer.models.forward import Forward
 from trainer.ppo import steps
 from trainer.rollout.experience import Experience
-from trainer.rollout.generation import generate_sequences
+from trainer.rollout.generation import generate_responses, lay_out
 
 TEXTS = ["a prompt longer than the sliding window of gemma", "a", "some text"]
 LENGTHS = [(20, 3), (1, 5), (4, 1)]  # of prompt and response; 20 is past gemma's sliding window
@@ -62,7 +62,8 @@ def sequences(pad: int = 0) -> tuple[mx.array, mx.array, int]:
 def rollout(actor: ActorCriticLLM, model: LoadedModel, temperature: float) -> Experience:
     sampling = RolloutConfig(max_new_tokens=10, temperature=temperature)
     prompts = make_prompts(model.tokenizer, TEXTS)
-    return generate_sequences(actor.backbone, model.tokenizer, prompts, sampling, key=mx.random.key(5))
+    found = generate_responses(actor.backbone, model.tokenizer, prompts, sampling, key=mx.random.key(5))
+    return lay_out(prompts, found)
 
 
 @pytest.mark.parametrize("tied", [True, False])

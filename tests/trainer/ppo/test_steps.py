@@ -17,12 +17,13 @@ from tiny import load_tiny, make_prompts
 
 from trainer.config.schema import ModelConfig, RolloutConfig
 from trainer.data import Prompt
-from trainer.fitting.gradients import micro_batch_rows
+from trainer.fitting.optimisation import micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import load_backbone
 from trainer.ppo import estimators, prefix_scores, steps
 from trainer.rewards import Overlong, RewardInput, Rewards, SourceScores, WeightedSource
 from trainer.rollout.experience import Experience
+from trainer.rollout.generation import generate_responses, lay_out
 from trainer.rollout.token_texts import TokenTexts
 
 COUNTS = [count for _, count in LENGTHS]
@@ -310,7 +311,7 @@ def test_the_baseline_of_a_prompts_samples_is_the_score_of_the_greedy_response(f
     steps.compute_rewards(rewards, random_batch(), [Prompt(row, "", "", [], {}) for row in range(6)])
     statistics, reported = rewards.state(), []
     rollout = RolloutConfig(batch_size=6, samples_per_prompt=3, max_new_tokens=4, temperature=2.0, ignore_stop=True)
-    greedy = steps.generate_sequences(
+    found = generate_responses(
         loaded.backbone,
         loaded.tokenizer,
         prompts[::3],
@@ -318,6 +319,7 @@ def test_the_baseline_of_a_prompts_samples_is_the_score_of_the_greedy_response(f
         key=mx.random.key(0),
         progress=lambda *done: reported.append(done),
     )
+    greedy = lay_out(prompts[::3], found)
     batch = estimators.add_greedy_baselines(rewards, random_batch(), greedy, prompts)
     assert rewards.state() == statistics
     assert reported[-1] == (8, 8)  # two responses of four tokens

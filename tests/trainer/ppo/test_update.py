@@ -220,7 +220,7 @@ def test_equal_advantages_teach_the_critic_alone_until_it_is_right(folder: Path,
     ppo, before = algorithm(actor, events, epochs=3), arrays(actor)
     batch = equally_good(actor)
     result = update(ppo, batch)
-    assert [step.taken for step in result.steps] == [True] * 3
+    assert [step.outcome == "taken" for step in result.steps] == [True] * 3
     assert result.ratios is None
     changed = {name for name, array in arrays(actor).items() if not np.array_equal(array, before[name])}
     assert "value.head.weight" in changed
@@ -312,14 +312,14 @@ def test_skipped_steps_are_reported_and_training_goes_on(folder: Path, value_mod
     returns = mx.array(batch.returns)
     returns[0, 0] = math.nan
     taken = learn(algorithm(actor, events, minibatches=6, epochs=1), batch._replace(returns=returns))
-    assert sorted(step.taken for step in taken) == [False, *[True] * 5]
+    assert sorted(step.outcome == "taken" for step in taken) == [False, *[True] * 5]
     assert [event.code for event in events if isinstance(event, Alert)] == ["step_skipped"]
 
 
 def test_advantages_of_nan_are_skipped_steps_and_not_a_lack_of_signal(actor: ActorCriticLLM) -> None:
     batch, events = scored(actor, random_batch()), []
     taken = learn(algorithm(actor, events, epochs=2), batch._replace(advantages=batch.advantages + math.nan))
-    assert [step.taken for step in taken] == [False, False]
+    assert [step.outcome == "taken" for step in taken] == [False, False]
     assert {event.code for event in events if isinstance(event, Alert)} == {"step_skipped"}
 
 
@@ -422,7 +422,7 @@ def test_without_a_critic_values_are_neither_needed_nor_learnt(actor: ActorCriti
     batch = scored(actor, random_batch())._replace(values=None, td_errors=None, final_values=None)
     value = arrays(actor, "value")
     taken = learn(algorithm(actor, estimator="reinforce", epochs=2), batch)
-    assert [step.taken for step in taken] == [True, True]
+    assert [step.outcome == "taken" for step in taken] == [True, True]
     assert all(math.isnan(step.value_loss) for step in taken)
     assert same(arrays(actor, "value"), value)
 

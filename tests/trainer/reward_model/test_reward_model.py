@@ -15,7 +15,7 @@ from trainer.arrays import pad
 from trainer.config.schema import BackboneConfig, ModelConfig
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, load_backbone, quantize_backbone, quantize_warning
-from trainer.models.trunk import hidden_states
+from trainer.models.forward import hidden_states
 from trainer.reward_model.network import RewardModel, score_sequences
 
 SEQUENCES = [[72, 101, 108, 108, 111], [1, 2], [256, 5, 6, 7, 8, 9, 10, 11], [50, 256, 256]]

@@ -19,8 +19,8 @@ from trainer.engine.training import train
 from trainer.errors import ModelError, RewardError
 from trainer.models.adapters import linear_places, lora_parameters, new_adapter, only_adapter, update_lora
 from trainer.models.backbone import load_backbone
+from trainer.models.forward import hidden_states
 from trainer.models.peft_adapters import read_peft, write_peft
-from trainer.models.trunk import hidden_states
 from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.network import RewardModel
 from trainer.rewards import RewardInput, build_rewards

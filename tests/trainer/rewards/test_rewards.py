@@ -491,7 +491,8 @@ def test_clipping_comes_after_normalising_and_the_penalty_after_both() -> None:
 def test_an_overlong_response_pays_in_proportion_over_the_last_tokens_before_the_longest(
     overlong: Overlong, lengths: list[int], penalties: list[float]
 ) -> None:
-    assert overlong(np.array(lengths, np.float64)).tolist() == pytest.approx(penalties)
+    found = Rewards([], overlong=overlong).penalties(np.zeros(len(lengths)), np.array(lengths))
+    assert found.tolist() == pytest.approx(penalties)
 
 
 def test_the_overlong_penalty_of_a_configuration_is_paid() -> None:

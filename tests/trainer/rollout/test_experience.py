@@ -7,8 +7,7 @@ from batches import random_batch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.arrays import minibatch_rows
-from trainer.fitting.gradients import micro_batch_rows
+from trainer.fitting.optimisation import micro_batch_rows
 from trainer.rollout.experience import Experience
 
 LENGTHS = [(3, 4), (5, 1), (2, 6), (4, 2)]  # of prompt and response
@@ -84,19 +83,6 @@ def test_fields_computed_for_parts_in_any_order_join_to_those_of_the_batch(
 
 
 # Cuts
-
-
-@given(st.integers(1, 12), st.integers(1, 6), st.integers(0, 2**32 - 1))
-def test_every_row_is_in_exactly_one_minibatch(size: int, minibatches: int, seed: int) -> None:
-    parts = minibatch_rows(size * minibatches, minibatches, seed=[seed])
-    assert [len(part) for part in parts] == [size] * minibatches
-    assert sorted(row for part in parts for row in part) == list(range(size * minibatches))
-
-
-def test_minibatches_repeat_for_a_seed_and_differ_between_seeds() -> None:
-    cuts = [minibatch_rows(16, 4, seed=[0, 3, 1, epoch]) for epoch in (0, 0, 1, 2)]
-    assert cuts[0] == cuts[1]
-    assert cuts[0] != cuts[2] != cuts[3]
 
 
 @given(st.lists(st.integers(1, 30), max_size=12), st.integers(1, 100))

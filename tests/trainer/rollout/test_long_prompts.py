@@ -13,7 +13,7 @@ from tiny import make_tokenizer
 from benchmarks.family_values import MUST_TRAIN
 from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
-from trainer.rollout import decoding
+from trainer.rollout import generation
 from trainer.rollout.generation import Response, generate_responses
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
@@ -55,7 +55,7 @@ def scored(prompt: Prompt, response: Response, backbone: nn.Module) -> list[floa
 def check(family: str, lengths: Sequence[int], chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     backbone, prompts = backbone_of(family), prompts_of(lengths)
     at_once = responses_to(prompts, backbone)
-    monkeypatch.setattr(decoding, "PREFILL_STEP", chunk)
+    monkeypatch.setattr(generation, "PREFILL_STEP", chunk)
     for prompt, one, other in zip(prompts, responses_to(prompts, backbone), at_once, strict=True):
         assert one.tokens == other.tokens
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
@@ -77,7 +77,7 @@ def test_prompts_longer_than_the_step_of_a_recurrence_are_continued_as_scored(
 
 
 def test_a_chunk_is_a_multiple_of_the_step_of_a_recurrence() -> None:
-    assert decoding.PREFILL_STEP % 256 == 0, "or mamba2 continues a padded batch wrongly"
+    assert generation.PREFILL_STEP % 256 == 0, "or mamba2 continues a padded batch wrongly"
 
 
 @pytest.mark.parametrize("family", ["gemma3", "mamba2", "qwen3_5", "recurrent_gemma"])  # the last one row at a time

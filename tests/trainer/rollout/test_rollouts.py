@@ -16,8 +16,7 @@ from tiny import FAMILIES, load_tiny, make_checkpoint, make_prompts, make_tokeni
 from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
 from trainer.models.backbone import LoadedModel
-from trainer.rollout.decoding import sample_tokens
-from trainer.rollout.generation import Response, generate_responses, generate_sequences, lay_out
+from trainer.rollout.generation import Response, generate_responses, lay_out, sample_tokens
 
 TEXTS = ["a prompt longer than the sliding window of gemma", "a", "some text", "other words"]
 MANY_ENDS = {256, *range(0, 256, 10)}
@@ -107,9 +106,9 @@ def test_samples_of_one_prompt_differ(model: LoadedModel) -> None:
 
 def test_the_stop_token_is_the_last_of_its_response_and_trained_on(ending: LoadedModel) -> None:
     prompts = make_prompts(ending.tokenizer, TEXTS * 2)
-    batch = generate_sequences(
-        ending.backbone, ending.tokenizer, prompts, RolloutConfig(max_new_tokens=12), key=mx.random.key(3)
-    )
+    sampling = RolloutConfig(max_new_tokens=12)
+    found = generate_responses(ending.backbone, ending.tokenizer, prompts, sampling, key=mx.random.key(3))
+    batch = lay_out(prompts, found)
     truncated = batch.truncated.tolist()
     assert 0 < sum(truncated) < len(truncated)
     for row, (cut, text) in enumerate(zip(truncated, batch.texts, strict=True)):
@@ -205,7 +204,7 @@ def test_each_prompt_is_read_once_for_the_samples_that_begin_together() -> None:
 
 
 def test_samples_of_a_prompt_of_many_tokens_share_its_prefill(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.rollout.decoding.PREFILL_TOKENS", 3)
+    monkeypatch.setattr("trainer.rollout.generation.PREFILL_TOKENS", 3)
     model, sampling = Recorded(), RolloutConfig(max_new_tokens=1, ignore_stop=True)
     prompts = [Prompt(0, "", "", [5, 6, 7, 8], {})] * 6
     generate_responses(model, make_tokenizer(), prompts, sampling, key=mx.random.key(0))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from trainer.config.schema import RolloutConfig
-from trainer.rollout.decoding import _first_above, sample_tokens
+from trainer.rollout.generation import _first_above, sample_tokens
 
 INF = float("inf")
 LARGEST_DRAW = 1 - 2**-24  # of a uniform number in float32

@@ -225,7 +225,7 @@ def test_the_memory_of_a_gpu_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checks["mlx"].detail.endswith(", M9, 64.0 GB of memory")
     assert checks["limits"].detail == (
         "MLX uses up to 72.0 GB; beyond that it swaps or fails. It keeps up to 70,000 MB of what it frees; "
-        "48.0 GB stay wired while it generates: the rest may be paged out, which is slow"
+        "48.0 GB stay wired while it trains: the rest may be paged out, which is slow"
     )
     assert "compiler" not in checks  # Metal's kernels are in the package
 

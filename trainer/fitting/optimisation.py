@@ -1,27 +1,31 @@
-"""The gradient of a step, summed over micro-batches that fit the memory, and the optimiser that follows it.
+"""What training of every kind shares: gradients over micro-batches, Adam and its schedule, and reports of its phases.
 
-Adam, the schedule of its learning rate, clipping by the global norm, and its tree in checkpoints.
+Micro-batches fit the memory. Checkpoints hold Adam's tree.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from typing import Any, TypeVar, cast
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal, TypeVar, cast
 
 import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
 from mlx.utils import tree_map
 
-from trainer.arrays import leaves, to_list
+from trainer.arrays import clear_cache, leaves, to_list
 from trainer.config.pairs import PairsOptimConfig
 from trainer.config.schema import OptimConfig
 from trainer.distributed.ranks import Ranks
+from trainer.errors import DivergedError
+from trainer.events import Alert, Phase, PhaseProgress, Progress, Report, ignored
 from trainer.models.adapters import Parameters
-from trainer.models.trunk import checkpointed, differentiable
+from trainer.models.forward import checkpointed
 
+MAX_SKIPPED_IN_A_ROW = 3
 Tree = TypeVar("Tree")  # of parameters or gradients
 Part = TypeVar("Part")  # a micro-batch
 Row = TypeVar("Row")
@@ -76,8 +80,9 @@ def accumulate(
 
     loss: must divide by the weight of the whole step, so that the result does not depend on the parts. put: writes
     parameters into the model; the real ones are there again whenever `parts` is asked for the next one, and at the
-    end, even on error. backbone: in training mode meanwhile. grad_checkpoint: compute its blocks again in the backward
-    pass. join: puts the measurements of two parts together; by default, adds the arrays of a NamedTuple.
+    end, even on error. backbone: in training mode meanwhile, with dropout off. grad_checkpoint: compute its blocks
+    again in the backward pass. join: puts the measurements of two parts together; by default, adds the arrays of a
+    NamedTuple.
     """
 
     def measured(traced: Tree, part: Part) -> tuple[mx.array, Measured]:
@@ -88,7 +93,14 @@ def accumulate(
     mx.eval(parameters)  # read from a file, they may wait for it
     total: Tree | None = None
     found: Measured | None = None
-    with differentiable(backbone), checkpointed(backbone) if grad_checkpoint else nullcontext():
+    with ExitStack() as stack:
+        stack.callback(backbone.eval)
+        backbone.train()  # hybrid models then use operations with a gradient in place of Metal kernels without one
+        for module in backbone.modules():
+            if isinstance(module, nn.Dropout):
+                module.eval()
+        if grad_checkpoint:
+            stack.enter_context(checkpointed(backbone))
         for part in parts:
             try:
                 # Of a copy: where the loss raises an error, MLX leaves its tracers in the tree that it was given.
@@ -225,3 +237,77 @@ def optimizer_trees(flat: Parameters, sides: Mapping[str, Parameters]) -> dict[s
     if flat:
         raise ValueError(f"the optimiser has an array of nothing that is trained, '{min(flat)}'")
     return trees
+
+
+class Phases:
+    """Reporter and timer of phases. clock: seconds, on one that stops while a run is paused.
+
+    The report of a phase with `done = 0` is its start. seconds: duration of each timed phase since the last `begin`;
+    memory: peak of MLX's own allocations, bytes.
+    """
+
+    def __init__(self, report: Report = ignored, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
+        self.begin()
+        self.latest: Phase | None = None
+        """Phase that was reported last."""
+        self._report = report
+
+    def begin(self) -> None:
+        """Forget the phases before."""
+        self.seconds: dict[str, float] = {}
+        self.memory: dict[str, int] = {}
+        self.began = self.clock()
+
+    def start(self, iteration: int, phase: Phase, *, passes: int = 1) -> Progress:
+        """Report the start of a phase; return a function that reports (done, total) of each of its `passes`."""
+        finished = 0
+        self.latest = phase
+
+        def progress(done: int, total: int) -> None:
+            nonlocal finished
+            if finished or done:
+                done_of_all, all_of_it = finished * total + done, total * passes
+                self._report(PhaseProgress(iteration=iteration, phase=phase, done=done_of_all, total=all_of_it))
+            finished += done == total
+
+        self._report(PhaseProgress(iteration=iteration, phase=phase, done=0, total=1))
+        return progress
+
+    @contextmanager
+    def __call__(self, iteration: int, phase: Phase, *, passes: int = 1) -> Iterator[Progress]:
+        """Time a phase, which may have several parts; yield what `start` returns."""
+        progress = self.start(iteration, phase, passes=passes)
+        started = self.clock()
+        mx.reset_peak_memory()
+        yield progress
+        self.memory[phase] = max(mx.get_peak_memory(), self.memory.get(phase, 0))
+        clear_cache()  # phases differ in shapes, so the next cannot reuse these buffers
+        self.seconds[phase] = self.clock() - started + self.seconds.get(phase, 0.0)
+
+
+class SkippedSteps:
+    """Counter of steps that were skipped in a row because loss or gradient was NaN or inf.
+
+    unit: what the run counts. hint: ends the alert. remedy: returns the advice in the error, when it is raised.
+    """
+
+    def __init__(self, unit: Literal["iteration", "step"], remedy: Callable[[], str], *, hint: str = "") -> None:
+        self.in_a_row = 0
+        self._unit = unit
+        self._remedy = remedy
+        self._hint = hint
+
+    def after(self, number: int, *, skipped: bool, report: Report) -> None:
+        """Report a step of `number` if it was skipped. Raises DivergedError at the third in a row."""
+        if not skipped:
+            self.in_a_row = 0
+            return
+        self.in_a_row += 1
+        message = f"loss or gradient was NaN or inf: the step was skipped{self._hint}"
+        report(Alert(iteration=number, level="warning", code="step_skipped", message=message))
+        if self.in_a_row == MAX_SKIPPED_IN_A_ROW:
+            raise DivergedError(
+                f"loss or gradient was NaN or inf {MAX_SKIPPED_IN_A_ROW} times in a row at {self._unit} {number}: "
+                f"{self._remedy()}"
+            )

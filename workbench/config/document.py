@@ -131,13 +131,38 @@ class ConfigDocument:
             last = self.text.count("\n") + 1
             return [Problem("", f"not TOML: {self.syntax_error}", int(at_line[1]) if at_line else last)]
         if self.kind != PPO:
-            return [Problem("kind", self.about_kind, line_of("kind", self.lines))]
-        return [Problem(key, message, line_of(key, self.lines)) for key, message in located_problems(self._values)]
+            return [Problem("kind", self.about_kind, self.line_of("kind"))]
+        return [Problem(key, message, self.line_of(key)) for key, message in located_problems(self._values)]
 
     @cached_property
     def lines(self) -> dict[str, int]:
-        """Line number, from 1, of each key in the text."""
-        return key_lines(self.text)
+        """Line, from 1, of each table and of each key that begins a line: `ppo.kl_coef`, `reward.sources[1]`."""
+        found: dict[str, int] = {}
+        counts: dict[str, int] = {}  # of each array of tables
+        table = ""
+        bare = _LONG_STRING.sub(lambda string: "\n" * string[0].count("\n"), self.text)
+        for number, line in enumerate(bare.split("\n"), 1):
+            if (match := _KEY_OR_TABLE.match(line)) is None:
+                continue
+            key = ".".join(part.strip("\"'") for part in re.findall(_PART, match[1] or match[3]))
+            if match[1]:
+                key = f"{table}.{key}".removeprefix(".")
+            elif match[2] == "[[":
+                found.setdefault(key, number)
+                counts[key] = counts.get(key, -1) + 1
+                key = table = f"{key}[{counts[key]}]"
+            else:
+                table = key
+            parts = key.split(".")
+            for end in range(1, len(parts) + 1):
+                found.setdefault(".".join(parts[:end]), number)
+        return found
+
+    def line_of(self, key: str) -> int | None:
+        """Return the line of `key`, or of the nearest enclosing key or table; None if there is none."""
+        while key and key not in self.lines:
+            key = key[: max(key.rfind("."), key.rfind("["), 0)]
+        return self.lines.get(key)
 
     @cached_property
     def config(self) -> Config | None:
@@ -302,36 +327,3 @@ def _as_run(key: str, value: Any) -> Any:
     except ValidationError:
         return value
     return Path(read).absolute() if key == "run.dir" else read
-
-
-def key_lines(text: str) -> dict[str, int]:
-    """Return the line, from 1, of each table and of each key that begins a line: `ppo.kl_coef`, `reward.sources[1]`."""
-    found: dict[str, int] = {}
-    counts: dict[str, int] = {}  # of each array of tables
-    table = ""
-    bare = _LONG_STRING.sub(lambda string: "\n" * string[0].count("\n"), text)
-    for number, line in enumerate(bare.split("\n"), 1):
-        if (match := _KEY_OR_TABLE.match(line)) is None:
-            continue
-        key = ".".join(part.strip("\"'") for part in re.findall(_PART, match[1] or match[3]))
-        if match[1]:
-            key = f"{table}.{key}".removeprefix(".")
-        elif match[2] == "[[":
-            found.setdefault(key, number)
-            counts[key] = counts.get(key, -1) + 1
-            key = table = f"{key}[{counts[key]}]"
-        else:
-            table = key
-        parts = key.split(".")
-        for end in range(1, len(parts) + 1):
-            found.setdefault(".".join(parts[:end]), number)
-    return found
-
-
-def line_of(key: str, lines: dict[str, int]) -> int | None:
-    """Return the line of `key`, or of the nearest enclosing key or table; None if there is none."""
-    while key:
-        if key in lines:
-            return lines[key]
-        key = key[: max(key.rfind("."), key.rfind("["), 0)]
-    return None

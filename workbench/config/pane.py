@@ -23,7 +23,7 @@ from textual.widgets.option_list import Option
 from trainer.config import Config, config_warnings
 from trainer.errors import TrainerError, counted
 from trainer.runs.listing import PPO
-from workbench.config.document import ConfigDocument, Problem, line_of
+from workbench.config.document import ConfigDocument, Problem
 from workbench.config.estimates import Estimate, estimate, file_problems
 from workbench.config.fields import fields_by_key, search
 from workbench.config.files import OverwriteError, read_text, sources
@@ -258,7 +258,7 @@ class ConfigPane(Pane):
     def _show_toml(self, line: int | None = None) -> None:
         """Show and focus the TOML at `line`, from 1; without one, at the line of the form's cursor."""
         row = self.form.rows.selected
-        line = line or line_of(row.key if row else "", self.document.lines)
+        line = line or self.document.line_of(row.key if row else "")
         self._toml_shown = True
         self._lay_out()
         self._toml.focus()

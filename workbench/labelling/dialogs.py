@@ -110,14 +110,6 @@ def choice(name: str, options: list[tuple[str, str]], tooltip: str) -> Select[st
     return Select(options, value=options[0][1], allow_blank=False, compact=True, id=name, tooltip=tooltip)
 
 
-def _box(title: str, area: TextArea, hint: Content) -> ComposeResult:
-    """Yield a box in the middle of the screen with a text, which takes the focus."""
-    with Vertical(classes="dialog"):
-        yield Static(title, classes="question")
-        yield area
-        yield Static(hint, classes="detail")
-
-
 class GuidelinesScreen(Dialog[bool]):
     """Guidelines dialog with scrollable text. Its result is True if enter closed it.
 
@@ -152,7 +144,10 @@ class GuidelinesScreen(Dialog[bool]):
             if self._begin
             else ((close, "closes"), ("↑ ↓", "scroll"))
         )
-        yield from _box("Guidelines", area, self.hint(*hints))
+        with Vertical(classes="dialog"):
+            yield Static("Guidelines", classes="question")
+            yield area
+            yield Static(self.hint(*hints), classes="detail")
 
 
 class NoteScreen(Dialog[str | None]):
@@ -171,9 +166,10 @@ class NoteScreen(Dialog[str | None]):
 
     def compose(self) -> ComposeResult:
         hints = ("label-note.keep", "saves it"), ("label-note.line", "starts a line"), ("ctrl+z", "undoes")
-        yield from _box(
-            "Note on this comparison", PlainArea(self._text, tooltip="Saved with the label"), self.hint(*hints)
-        )
+        with Vertical(classes="dialog"):
+            yield Static("Note on this comparison", classes="question")
+            yield PlainArea(self._text, tooltip="Saved with the label")
+            yield Static(self.hint(*hints), classes="detail")
 
     def action_keep(self) -> None:
         area = self.query_one(PlainArea)

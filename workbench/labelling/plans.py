@@ -84,17 +84,12 @@ def labelling_material(runs_dir: Path) -> Material:
 
 
 def planned(options: SessionOptions) -> SessionOptions:
-    """Return `options` with the plan and the guidelines' text; see `session_plan` and `read_guidelines`."""
-    text = read_guidelines(options.guidelines) if options.guidelines else ""
-    return replace(options, plan=session_plan(options), text=text)
-
-
-def session_plan(options: SessionOptions) -> SessionPlan:
-    """Return the plan for `options`, with a random seed.
+    """Return `options` with a plan, which has a random seed, and the guidelines' text.
 
     Checks the samples, the checkpoints and the first row of the data. Takes seconds if `datasets` has to load the data.
     Raises UsageError for a plan that is not possible, DataError for data that cannot be read.
     """
+    text = read_guidelines(options.guidelines) if options.guidelines else ""
     if options.limit < 0:
         raise UsageError(f"limit = {options.limit}: give a whole number, 0 for no limit")
     if not 0 <= options.repeats <= MOST_REPEATS:
@@ -107,12 +102,13 @@ def session_plan(options: SessionOptions) -> SessionPlan:
         raise UsageError(f"'{options.data}' is not used: add the queue dataset, or leave the data out")
     if options.columns and not options.data:
         raise UsageError("columns are named, but no data: name a file, a folder or a dataset")
-    return SessionPlan(
+    plan = SessionPlan(
         queues=tuple(_queue_plan(queue, weight, options) for queue, weight in queues),
         repeats=options.repeats,
         limit=options.limit,
         seed=secrets.randbelow(2**31),
     )
+    return replace(options, plan=plan, text=text)
 
 
 def plan_line(plan: SessionPlan) -> str:

@@ -142,9 +142,8 @@ class LabelStartScreen(LabelForm[SessionOptions | None]):
     @on(Input.Submitted)
     def action_begin(self) -> None:
         """Resume the session under the cursor, or begin the new one."""
-        if not self._is_laid_out or self.busy:
+        if self.busy or not self._follow():  # the key may arrive before the message about a changed field
             return
-        self._follow()  # the key may arrive before the message about a changed field
         try:
             labeller, session = labeller_name(self.value("labeller")), self._chosen
             self._begin(SessionOptions(labeller=labeller, resume=session.id) if session else self._options_of(labeller))
@@ -174,10 +173,13 @@ class LabelStartScreen(LabelForm[SessionOptions | None]):
     @on(Select.Changed)
     @on(QueueList.SelectedChanged)
     @on(OptionList.OptionHighlighted, "#starts")
-    def _follow(self) -> None:
-        """List the labeller's sessions and show what enter does; keep list and status line if nothing has changed."""
-        if not self._is_laid_out:
-            return
+    def _follow(self) -> bool:
+        """List the labeller's sessions and show what enter does; keep list and status line if nothing has changed.
+
+        Return whether there are fields: there are none before the first sight of the dialog, nor once it is dismissed.
+        """
+        if not self._followed[1] or self not in self.app.screen_stack:
+            return False
         labeller, fields = self.value("labeller").strip(), self._values()
         starts = self.query_one("#starts", OptionList)
         listed, known, _ = self._followed
@@ -202,11 +204,7 @@ class LabelStartScreen(LabelForm[SessionOptions | None]):
             if not self.busy:
                 self.workers.cancel_group(self, "begin")
             self._show_start()
-
-    @property
-    def _is_laid_out(self) -> bool:
-        """Return whether the fields are there: not before the first sight of the dialog, nor once it is dismissed."""
-        return bool(self._followed[1]) and self in self.app.screen_stack
+        return True
 
     @property
     def _chosen(self) -> SessionRecord | None:

@@ -30,7 +30,7 @@ from workbench.kit.banner import Banner
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.labelling.dialogs import GuidelinesScreen
 from workbench.labelling.pane import LabelPane
-from workbench.labelling.plans import SessionOptions, session_plan
+from workbench.labelling.plans import SessionOptions, planned
 from workbench.labelling.start_screen import LabelStartScreen
 from workbench.reward_model.pane import RewardModelPane
 from workbench.reward_model.training import quality_text
@@ -52,7 +52,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def opening(labeller: str = "anna", *, guidelines: str = "", limit: int = 0) -> SessionOptions:
     """Return options that start a session on the pairs at once."""
-    plan = replace(session_plan(SessionOptions(data="pairs.jsonl", repeats=0, limit=limit)), seed=7)
+    plan = replace(planned(SessionOptions(data="pairs.jsonl", repeats=0, limit=limit)).plan, seed=7)
     return SessionOptions(labeller=labeller, plan=plan, text=guidelines, store=Path("preferences.db").resolve())
 
 
@@ -258,7 +258,7 @@ async def test_the_live_run_takes_the_reward_model_and_keeps_measuring_the_old_r
 def somebody_else_labels(labeller: str) -> None:
     """Begin another labeller's session, which becomes the newest of the store."""
     with PreferenceStore(Path("preferences.db")) as store:
-        begin_session(store, labeller, session_plan(SessionOptions(data="pairs.jsonl")))
+        begin_session(store, labeller, planned(SessionOptions(data="pairs.jsonl")).plan)
 
 
 async def test_a_comparison_is_labelled_again_by_whoever_sits_at_the_keyboard() -> None:

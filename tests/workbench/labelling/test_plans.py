@@ -22,8 +22,8 @@ from workbench.labelling.plans import (
     labeller_name,
     labelling_material,
     plan_line,
+    planned,
     read_guidelines,
-    session_plan,
 )
 
 PAIR = {"prompt": "p", "a": "x", "b": "y"}
@@ -44,16 +44,16 @@ def test_a_run_suggests_its_samples_and_data_its_pairs_and_both_a_mixture(folder
     run, data = run_with_samples("a"), write_lines(Path("pairs.jsonl"), PAIR)
     samples = QueuePlan(queue="samples", source=str(run))
     pairs = QueuePlan(queue="dataset", source=str(folder / "pairs.jsonl"))
-    assert session_plan(SessionOptions(run=run)).queues == (samples,)
-    assert session_plan(SessionOptions(data=data)).queues == (pairs,)
-    assert session_plan(SessionOptions(run=run, data=data)).queues == (samples, pairs)
+    assert planned(SessionOptions(run=run)).plan.queues == (samples,)
+    assert planned(SessionOptions(data=data)).plan.queues == (pairs,)
+    assert planned(SessionOptions(run=run, data=data)).plan.queues == (samples, pairs)
 
 
 def test_a_plan_says_what_was_wanted_and_has_a_seed_of_its_own() -> None:
     wanted = SessionOptions(run=run_with_samples("a"), queues=(("samples", 2.5),), limit=7, repeats=0.1)
-    plan = session_plan(wanted)
+    plan = planned(wanted).plan
     assert (plan.queues[0].weight, plan.limit, plan.repeats, plan.random) == (2.5, 7, 0.1, 0.2)
-    assert len({plan.seed, *(session_plan(wanted).seed for _ in range(4))}) > 1
+    assert len({plan.seed, *(planned(wanted).plan.seed for _ in range(4))}) > 1
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_what_cannot_be_asked_is_reported_in_one_line(wanted: SessionOptions, pr
     run_with_samples("a")
     make_run("bare")
     with pytest.raises(UsageError) as raised:
-        session_plan(wanted)
+        planned(wanted)
     assert problem in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -91,7 +91,7 @@ def test_queues_that_need_a_model_name_it() -> None:
     run, model = run_with_samples("a"), reward_model("m1")
     add_checkpoint(run)
     queues: Any = tuple((name, 1.0) for name in ("samples", "uncertain", "policy-reference"))
-    found = session_plan(SessionOptions(run=run, model=model, queues=queues)).queues
+    found = planned(SessionOptions(run=run, model=model, queues=queues)).plan.queues
     assert [(queue.source, queue.model) for queue in found] == [(str(run), ""), (str(run), str(model)), (str(run), "")]
 
 
@@ -103,7 +103,7 @@ def test_unreadable_data_is_reported(name: str, content: str | None, problem: st
     if content is not None:
         Path(name).write_text(content)
     with pytest.raises(DataError, match=problem):
-        session_plan(SessionOptions(data=name))
+        planned(SessionOptions(data=name))
 
 
 def test_the_newest_runs_and_reward_models_come_first_and_runs_without_samples_are_left_out() -> None:
@@ -167,7 +167,7 @@ def test_every_queue_is_described_in_a_few_words_and_no_name_is_obeyed() -> None
 
 
 def test_flagged_items_are_asked_again_by_their_keys() -> None:
-    plan = session_plan(SessionOptions(queues=(("flagged", 2.0),), flagged=("k", "l")))
+    plan = planned(SessionOptions(queues=(("flagged", 2.0),), flagged=("k", "l"))).plan
     assert plan.queues == (QueuePlan(queue="again", weight=2.0, keys=("k", "l")),)
     with pytest.raises(UsageError, match="no item is flagged: flag some while you label"):
-        session_plan(SessionOptions(queues=(("flagged", 1.0),)))
+        planned(SessionOptions(queues=(("flagged", 1.0),)))

@@ -118,10 +118,10 @@ def gradient(make: Callable[[], ActorCriticLLM], device: Any, *, vocabulary: int
             actor.update_policy(actor.policy_parameters() | {name: mx.array(noise)})
         batch = filled_batch(actor, batch)
         learner = Learner(actor, OptimConfig(micro_batch_tokens=MICRO_BATCH_TOKENS), total_steps=4)
-        found = learner.gradients(batch, LossSettings(PPOConfig(), 1.0), "joint")
+        found, *_ = learner.gradients(batch, LossSettings(PPOConfig(), 1.0), "joint")
         gradients = {
             side: {name: np.array(array.astype(mx.float32)) for name, array in arrays.items()}
-            for side, arrays in found.of.items()
+            for side, arrays in found.items()
         }
         return np.array(filled(batch.logprobs))[np.array(batch.mask) > 0], gradients
     finally:

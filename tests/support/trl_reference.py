@@ -185,8 +185,9 @@ def learner_of(actor: ActorCriticLLM, optim: OptimConfig | None = None) -> Learn
 
 def gradients(actor: ActorCriticLLM, batch: Experience, reference: Reference, part: Part) -> tuple[Floats, LossSums]:
     """Return the gradients of a minibatch as one vector, and what was summed on the way."""
-    found = learner_of(actor).gradients(batch, LossSettings(reference.ppo, reference.temperature), part)
-    return flat(found.of[part]), found.sums
+    settings = LossSettings(reference.ppo, reference.temperature)
+    found, sums, _ = learner_of(actor).gradients(batch, settings, part)
+    return flat(found[part]), sums
 
 
 def scored(actor: ActorCriticLLM, reference: Reference) -> Experience:

@@ -64,15 +64,6 @@ class Step(NamedTuple):
     scores: Scores  # fields of Experience, if the minibatch came without them
 
 
-class Gradients(NamedTuple):
-    """Gradient of a minibatch, with the sums and ratios computed on the way."""
-
-    of: Trainables
-    sums: LossSums
-    ratios: mx.array | None  # these and the next as in Step
-    scores: Scores
-
-
 class Learner:
     """Optimisers of the policy's adapter and of the value model, and the steps they take.
 
@@ -141,13 +132,13 @@ class Learner:
         step: Step | None = None
         gradients: Trainables = {}
         for objective in objectives:
-            found, sums, ratios, scores = self.gradients(batch, settings, objective, progress)
+            found, sums, scores = self.gradients(batch, settings, objective, progress)
             norm = global_norm(found)
             metrics = _metrics(sums, objective, settings, tokens=tokens, total=total, norm=norm)
             if objective == "joint" and critic_share:
                 metrics = metrics._replace(critic_share=self._critic_share(found, batch, settings))
             if step is None:
-                step = Step(metrics, ratios, scores)
+                step = Step(metrics, scores.pop("ratios", None), scores)
             else:  # the critic's own pass
                 norm = math.hypot(step.metrics.grad_norm, norm)
                 both = step.metrics._replace(value_loss=metrics.value_loss, grad_norm=norm, outcome=metrics.outcome)
@@ -170,8 +161,10 @@ class Learner:
 
     def gradients(
         self, batch: Experience, settings: LossSettings, objective: Objective, progress: Progress = silent
-    ) -> Gradients:
-        """Return the gradient of the minibatch's mean loss, and what is measured on the way.
+    ) -> tuple[Trainables, LossSums, Scores]:
+        """Return the gradient of the minibatch's mean loss, and what is measured on the way: sums, and by token.
+
+        By token there are `ratios`, as in `Step`, and the scores of a minibatch that came without them.
 
         Each micro-batch's sum is divided by the token count of the whole minibatch, or by whatever
         `maths.aggregation_total` gives. Any split into ranks and micro-batches therefore gives the gradient of one big
@@ -221,7 +214,7 @@ class Learner:
             gradients, numbers, scores = self.ranks.summed((gradients, list(sums), scores))
             largest = self.ranks.largest(mx.stack([sums.ratio_max, sums.log_ratio_max]))
             sums = LossSums(*numbers)._replace(ratio_max=largest[0], log_ratio_max=largest[1])
-        return Gradients(gradients, sums, scores.pop("ratios", None), scores)
+        return gradients, sums, scores
 
     def ratios(self, batch: Experience, *, temperature: float, progress: Progress) -> mx.array:
         """Return pi / pi_old of each token of a minibatch under the current policy: [B, T], 0 in the padding."""
@@ -249,7 +242,7 @@ class Learner:
 
         joint: the gradient of their sum, which is g_pi + c1 g_vf.
         """
-        pull = self.gradients(batch, settings, "pull").of["policy"]
+        pull = self.gradients(batch, settings, "pull")[0]["policy"]
         critic = {name: settings.ppo.value_coef * gradient for name, gradient in pull.items()}
         policy = {name: both - critic[name] for name, both in joint["policy"].items()}
         norm = global_norm(critic)

@@ -35,17 +35,10 @@ from trainer.rollout.experience import Experience
 from trainer.rollout.generation import Response, generate_responses, lay_out
 from trainer.rollout.token_texts import TokenTexts
 
+Ratios = npt.NDArray[np.float32]
 FIRST_SHARE, SHARE_EVERY = 5, 20
 """First iteration that measures the critic's share of the gradient, and iterations from one measurement to the next.
 Each takes 2.7 s of the quickstart's iteration of 11 s: 1.2% of all."""
-
-
-class Update(NamedTuple):
-    """Result of the epochs over a batch."""
-
-    batch: Experience  # with its scores, if the first step has measured them
-    steps: list[StepMetrics]
-    ratios: npt.NDArray[np.float32] | None = None  # [B, T, passes] pi / pi_old in each pass; None: no policy step
 
 
 class IterationResult(NamedTuple):
@@ -55,7 +48,7 @@ class IterationResult(NamedTuple):
     prompts: list[Prompt]  # B, one per row
     rewards: RewardResult
     metrics: Iteration
-    ratios: npt.NDArray[np.float32] | None  # as in Update
+    ratios: Ratios | None  # [B, T, passes] pi / pi_old in each pass; None: no policy step
     trains_policy: bool  # false while the critic alone learns
 
 
@@ -178,14 +171,14 @@ class PPO:
         self.learner.steps = (number - 1) * ppo.epochs * ppo.minibatches  # whatever ppo.epochs was before
         rates = self.learner.learning_rates()
         with phase("update", passes=self.update_passes) as progress:
-            update = self.learn(number, batch, progress)
-        if update.batch.logprobs is None:  # no step was computed that could have scored it
-            update = update._replace(batch=self.scored(number, update.batch))
+            batch, found, ratios = self.learn(number, batch, progress)
+        if batch.logprobs is None:  # no step was computed that could have scored it
+            batch = self.scored(number, batch)
 
-        metrics = self._metrics(number, update, rewards, rates)
+        metrics = self._metrics(number, batch, found, rewards, rates)
         trains_policy = self.objectives(number) != ["value"]
         self._adapt(number, metrics, trains_policy=trains_policy)
-        return IterationResult(update.batch, prompts, rewards, metrics, update.ratios, trains_policy)
+        return IterationResult(batch, prompts, rewards, metrics, ratios, trains_policy)
 
     def batch_prompts(self, number: int) -> list[Prompt]:
         """Return the prompts of iteration `number`, each repeated `samples_per_prompt` times."""
@@ -248,14 +241,20 @@ class PPO:
         batch = add_prefix_scores(self.rewards, batch, prompts, self._scored_texts, every=every)
         return self.prefix_values.add(batch, every)
 
-    def learn(self, number: int, batch: Experience, progress: Progress) -> Update:
-        """Train for several epochs over the batch in reshuffled minibatches, one optimiser step each."""
+    def learn(
+        self, number: int, batch: Experience, progress: Progress
+    ) -> tuple[Experience, list[StepMetrics], Ratios | None]:
+        """Train for several epochs over the batch in reshuffled minibatches, one optimiser step each.
+
+        Returns the batch with its scores, if the first step has measured them; the metrics of the steps; and the
+        ratios, as in `IterationResult`.
+        """
         c, ppo = self.config, self.config.ppo
         advantages = filled(batch.advantages)
         error = float(maths.root_mean_square(advantages, batch.mask))  # returns less values, before whitening
         objectives = self._objectives_with_signal(number, batch, error)
         if not objectives:
-            return Update(batch, [])
+            return batch, [], None
         if objectives != ["value"] and not has_signal(batch):
             batch = batch._replace(advantages=mx.zeros_like(advantages))  # Adam would follow their rounding errors
         elif ppo.whiten_advantages and objectives != ["value"]:
@@ -295,7 +294,7 @@ class PPO:
             self.skipped.after(number, skipped=step.metrics.outcome == "not_finite", report=self.report)
             self.learner.steps += step.metrics.outcome != "target_kl"
         batch = batch._replace(advantages=advantages)
-        return Update(batch, found, None if objectives == ["value"] else np.moveaxis(ratios, 0, -1))
+        return batch, found, None if objectives == ["value"] else np.moveaxis(ratios, 0, -1)
 
     def _objectives_with_signal(self, number: int, batch: Experience, error: float) -> list[Objective]:
         """Return what the steps train, without what has nothing to learn from, and report that.
@@ -321,14 +320,21 @@ class PPO:
         self.alert(number, "warning", "no_signal", message)
         return objectives
 
-    def _metrics(self, number: int, update: Update, rewards: RewardResult, rates: tuple[float, float]) -> Iteration:
+    def _metrics(
+        self,
+        number: int,
+        batch: Experience,
+        found: list[StepMetrics],
+        rewards: RewardResult,
+        rates: tuple[float, float],
+    ) -> Iteration:
         seconds, memory = self.phases.clock() - self.phases.began, max(self.phases.memory.values())
-        tokens = int(update.batch.response_lengths.sum())
+        tokens = int(batch.response_lengths.sum())
         self.tokens += tokens
         return Iteration(
             iteration=number,
-            **rollout_metrics(update.batch, kl_coef=self.kl_coef),
-            **update_metrics(update.steps, minibatches=self.config.ppo.minibatches),
+            **rollout_metrics(batch, kl_coef=self.kl_coef),
+            **update_metrics(found, minibatches=self.config.ppo.minibatches),
             kl_coef=self.kl_coef,
             policy_lr=rates[0],
             value_lr=rates[1],

@@ -28,7 +28,7 @@ Objective = Literal["joint", "policy", "value", "pull"]
 _WANT: dict[Objective, Want] = {"joint": "both", "policy": "logits", "value": "values", "pull": "values"}
 Scores = dict[str, Any]  # arrays [B, T, ...] by field of Experience
 SCORES = ("logprobs", "entropy", "ref_logprobs", "top_tokens", "top_logprobs", "top_ref_logprobs")
-"""Fields of Experience that the first step of an iteration can measure, in the order of `_token_scores`."""
+"""Fields of Experience that the first step of an iteration can measure, in this order."""
 
 
 class LossSettings(NamedTuple):
@@ -83,7 +83,7 @@ def loss_of(
     A batch without log-probs comes from the policy as it is: then pi_old = pi, and its scores are measured as well,
     with those of the reference. ref_states: the reference's states, where the policy's loss needs them.
     """
-    ppo, temperature = settings.ppo, settings.temperature
+    ppo = settings.ppo
     kl_coef = settings.kl_coef if ppo.kl_in == "loss" else 0.0
     mask, zero = batch.mask > 0, mx.array(0.0)
     forward = actor(batch.sequences, batch.prompt_lengths, batch.responses.shape[1], want=_WANT[objective])
@@ -97,7 +97,8 @@ def loss_of(
         columns = {"tokens": batch.responses, "advantages": filled(batch.advantages)}
         if ppo.importance_cap:
             columns["sampled"] = batch.sampler_logprobs
-        losses: Compute = partial(_token_losses, ppo=ppo, temperature=temperature, kl_coef=kl_coef, head=forward.head)
+        how: dict[str, Any] = {"head": forward.head, "temperature": settings.temperature}
+        losses: Compute = partial(_token_losses, ppo=ppo, kl_coef=kl_coef, **how)
         if ref_states is not None:
             columns["ref_states"] = ref_states
         if batch.logprobs is not None:
@@ -106,10 +107,7 @@ def loss_of(
                 columns["reference"] = filled(batch.ref_logprobs)
             compute = losses
         else:
-            score = partial(
-                _token_scores, head=forward.head, temperature=temperature, alternatives=settings.alternatives
-            )
-            compute = partial(_losses_and_scores, losses=losses, score=score)
+            compute = partial(_losses_and_scores, losses=losses, **how, alternatives=settings.alternatives)
         token_loss, policy, logprobs, *found = forward.at_positions(batch.mask, compute, columns, gradient=True)
         loss = loss + aggregated(token_loss)
         policy_loss = aggregated(policy)
@@ -144,32 +142,26 @@ def _losses_and_scores(
     ref_states: mx.array,
     *,
     losses: Compute,
-    score: Compute,
+    head: Head,
+    temperature: float,
+    alternatives: int,
     **columns: mx.array,
 ) -> tuple[mx.array, ...]:
-    """Return `losses` of n tokens that the policy itself wrote, followed by their `score`."""
-    scores = score(mx.stop_gradient(logits), tokens, ref_states)
-    old, _, reference, *_ = scores
-    return *losses(logits, tokens, old=old, reference=reference, ref_states=ref_states, **columns), *scores
+    """Return `losses` of n tokens that the policy itself wrote, followed by their `SCORES`.
 
-
-def _token_scores(
-    logits: mx.array, tokens: mx.array, ref_states: mx.array, *, head: Head, temperature: float, alternatives: int
-) -> tuple[mx.array, ...]:
-    """Return the `SCORES` of n tokens, the last three only if there are `alternatives`.
-
-    logits: [n, V] of the policy; ref_states: [n, D] of the reference.
+    The last three of these are there only if there are `alternatives`. logits: [n, V] of the policy; ref_states: [n, D]
+    of the reference.
     """
-    logprob, entropy = logprobs_and_entropy(logits, tokens, temperature)
+    constant = mx.stop_gradient(logits)
+    old, entropy = logprobs_and_entropy(constant, tokens, temperature)
     ref_logits = head(ref_states[None])[0]
-    ref_logprob = token_logprobs(ref_logits, tokens, temperature)
-    if not alternatives:
-        return logprob, entropy, ref_logprob
-    others = likeliest_tokens(logits, alternatives)
-    top, ref_top = (
-        logprobs_of(x, others, tokens, own, temperature) for x, own in ((logits, logprob), (ref_logits, ref_logprob))
-    )
-    return logprob, entropy, ref_logprob, others, top, ref_top
+    reference = token_logprobs(ref_logits, tokens, temperature)
+    found: tuple[mx.array, ...] = (old, entropy, reference)
+    if alternatives:
+        others = likeliest_tokens(constant, alternatives)
+        both = ((constant, old), (ref_logits, reference))
+        found += (others, *(logprobs_of(x, others, tokens, own, temperature) for x, own in both))
+    return *losses(logits, tokens, old=old, reference=reference, ref_states=ref_states, **columns), *found
 
 
 def _token_losses(

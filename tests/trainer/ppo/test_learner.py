@@ -233,7 +233,7 @@ def test_every_option_of_the_loss_has_the_same_gradient_however_the_minibatch_is
 
 def ratios_of(actor: ActorCriticLLM, batch: Experience, objective: Objective = "joint", budget: int = 10_000) -> Floats:
     learner = Learner(actor, OptimConfig(micro_batch_tokens=budget), total_steps=1)
-    return float64(learner.gradients(batch, LossSettings(PPO, 0.7), objective).ratios)
+    return float64(learner.gradients(batch, LossSettings(PPO, 0.7), objective)[2]["ratios"])
 
 
 @pytest.mark.parametrize("objective", ["joint", "policy"])

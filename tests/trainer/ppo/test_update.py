@@ -22,7 +22,7 @@ from trainer.events import Alert, Event, PhaseProgress, silent
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.ppo.estimators import ESTIMATORS
 from trainer.ppo.learner import Step, StepMetrics, has_signal
-from trainer.ppo.loop import PPO, Update
+from trainer.ppo.loop import PPO
 from trainer.ppo.metrics import update_metrics
 from trainer.rollout.experience import Experience
 
@@ -55,16 +55,12 @@ def algorithm(
 
 
 def learn(ppo: PPO, batch: Experience) -> list[StepMetrics]:
-    return update(ppo, batch).steps
+    return ppo.learn(1, batch, silent)[1]
 
 
 def with_rollout(ppo: PPO, **rollout: Any) -> PPO:
     ppo.config = ppo.config.model_copy(update={"rollout": ppo.config.rollout.model_copy(update=rollout)})
     return ppo
-
-
-def update(ppo: PPO, batch: Experience) -> Update:
-    return ppo.learn(1, batch, silent)
 
 
 # How many steps, on what
@@ -151,7 +147,7 @@ def test_every_epoch_records_the_ratio_of_every_token_before_its_step(
     actor = make_actor(folder, value_model=value_model)
     batch = scored(actor, random_batch(), temperature=temperature)
     ppo = algorithm(actor, minibatches=minibatches, epochs=3, run={"final_ratios": True})
-    _, steps, ratios = update(with_rollout(ppo, temperature=temperature), batch)
+    _, steps, ratios = with_rollout(ppo, temperature=temperature).learn(1, batch, silent)
     assert ratios.shape == (*batch.mask.shape, 4)
     real = np.array(batch.mask) > 0
     if minibatches == 1:
@@ -168,7 +164,7 @@ def test_every_epoch_records_the_ratio_of_every_token_before_its_step(
 def test_ratios_after_the_last_epoch_are_measured_only_where_samples_are_kept(actor: ActorCriticLLM) -> None:
     batch = scored(actor, random_batch())
     for run, passes in (({}, 2), ({"final_ratios": True}, 3), ({"final_ratios": True, "save_samples": False}, 2)):
-        assert update(algorithm(actor, epochs=2, run=run), batch).ratios.shape[2] == passes
+        assert algorithm(actor, epochs=2, run=run).learn(1, batch, silent)[2].shape[2] == passes
 
 
 @pytest.mark.parametrize("value_model", ["head", "adapter"])
@@ -208,7 +204,7 @@ def test_a_batch_without_signal_takes_no_step_and_says_so(folder: Path) -> None:
     ppo, before = algorithm(actor, events, estimator="rloo"), arrays(actor)
     batch = equally_good(actor)
     assert not has_signal(batch)
-    assert not update(ppo, batch).steps
+    assert not learn(ppo, batch)
     assert same(arrays(actor), before)
     message = "all advantages are equal, so no step was taken: is the reward constant?"
     assert reported(events) == [("no_signal", "warning", message)]
@@ -219,15 +215,15 @@ def test_equal_advantages_teach_the_critic_alone_until_it_is_right(folder: Path,
     actor, events = make_actor(folder, value_model=value_model, fresh=True), []
     ppo, before = algorithm(actor, events, epochs=3), arrays(actor)
     batch = equally_good(actor)
-    result = update(ppo, batch)
-    assert [step.outcome == "taken" for step in result.steps] == [True] * 3
-    assert result.ratios is None
+    _, taken, ratios = ppo.learn(1, batch, silent)
+    assert [step.outcome == "taken" for step in taken] == [True] * 3
+    assert ratios is None
     changed = {name for name, array in arrays(actor).items() if not np.array_equal(array, before[name])}
     assert "value.head.weight" in changed
     assert all(name.startswith("value.") for name in changed)
     assert reported(events)[0][2] == "all advantages are equal, so only the critic was trained: is the reward constant?"
     right = batch._replace(values=batch.returns, advantages=mx.zeros_like(filled(batch.advantages)))
-    assert not update(ppo, right).steps
+    assert not learn(ppo, right)
 
 
 def exact_kl(actor: ActorCriticLLM, batch: Experience) -> float:
@@ -251,7 +247,7 @@ def test_equal_scores_let_the_kl_in_the_loss_pull_the_policy_back(folder: Path) 
     kls = [exact_kl(actor, random_batch())]
     for _ in range(5):
         batch = grouped(scored(actor, random_batch()), mx.full((len(LENGTHS),), 0.7), 3, "grpo")
-        update(ppo, batch)
+        learn(ppo, batch)
         kls.append(exact_kl(actor, batch))
     assert kls == sorted(kls, reverse=True)
     assert kls[-1] < 0.5 * kls[0]
@@ -263,7 +259,7 @@ def test_equal_advantages_leave_the_entropy_bonus_its_gradient(folder: Path) -> 
     actor, events = make_actor(folder), []
     ppo = algorithm(actor, events, estimator="rloo", entropy_coef=0.1, epochs=4)
     batch = grouped(scored(actor, random_batch()), mx.full((len(LENGTHS),), 0.7), 3, "rloo")
-    update(ppo, batch)
+    learn(ppo, batch)
     before, after = (float(maths.masked_mean(filled(one.entropy), one.mask)) for one in (batch, scored(actor, batch)))
     assert after > before
     assert "only the entropy bonus moved the policy" in reported(events)[0][2]
@@ -276,7 +272,7 @@ def test_rounding_errors_of_equal_advantages_move_nothing(folder: Path, whiten: 
         actor = make_actor(folder)
         ppo = algorithm(actor, estimator="rloo", entropy_coef=0.1, whiten_advantages=whiten)
         batch = grouped(scored(actor, random_batch()), mx.full((len(LENGTHS),), 0.7), 3, "rloo")
-        update(ppo, batch._replace(advantages=filled(batch.advantages) + scale * noise))
+        learn(ppo, batch._replace(advantages=filled(batch.advantages) + scale * noise))
         outcomes.append(arrays(actor, "policy"))
     assert same(*outcomes)
 
@@ -393,11 +389,11 @@ def test_while_the_critic_warms_up_the_policy_stays_as_it_is(folder: Path, value
     actor = make_actor(folder, value_model=value_model)
     ppo, batch = algorithm(actor, epochs=2, critic_warmup=1), scored(actor, random_batch())
     policy, value = arrays(actor, "policy"), arrays(actor, "value")
-    update = ppo.learn(1, batch, silent)
+    _, taken, ratios = ppo.learn(1, batch, silent)
     assert same(arrays(actor, "policy"), policy)
     assert not same(arrays(actor, "value"), value)
-    assert update.ratios is None
-    assert all(math.isnan(step.policy_loss) and math.isfinite(step.value_loss) for step in update.steps)
+    assert ratios is None
+    assert all(math.isnan(step.policy_loss) and math.isfinite(step.value_loss) for step in taken)
     ppo.learn(2, batch, silent)
     assert not same(arrays(actor, "policy"), policy)
 
@@ -415,7 +411,7 @@ def test_the_policys_schedule_begins_with_its_own_first_step(actor: ActorCriticL
 def test_a_warm_up_learns_from_a_constant_reward_too(actor: ActorCriticLLM) -> None:
     """The critic still has to learn it; only the policy has nothing to learn."""
     batch = scored(actor, random_batch(), kl_coef=0, scores=[0.7] * len(LENGTHS))
-    assert len(algorithm(actor, epochs=2, critic_warmup=1).learn(1, batch, silent).steps) == 2
+    assert len(algorithm(actor, epochs=2, critic_warmup=1).learn(1, batch, silent)[1]) == 2
 
 
 def test_without_a_critic_values_are_neither_needed_nor_learnt(actor: ActorCriticLLM) -> None:
@@ -448,6 +444,6 @@ def test_the_critics_share_is_measured_in_the_first_step_of_every_twentieth_iter
 ) -> None:
     for number in (1, 5, 6, 15, 25):
         actor = make_actor(folder, value_model=value_model)
-        steps = algorithm(actor, epochs=2).learn(number, scored(actor, random_batch()), silent).steps
+        steps = algorithm(actor, epochs=2).learn(number, scored(actor, random_batch()), silent)[1]
         measured = [0 < step.critic_share < 1 for step in steps]
         assert measured == [value_model == "head" and number in (5, 25), False]

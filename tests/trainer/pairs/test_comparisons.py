@@ -151,17 +151,6 @@ def test_ignored_preferences_are_counted_and_reported() -> None:
     ]
 
 
-def test_completions_that_only_the_cut_makes_equal_are_ignored() -> None:
-    groups, warnings = grouped(
-        preference("p", ["a" + "z" * 9, "b" + "z" * 9]), preference("p", ["a", "b"]), max_tokens=9
-    )
-    assert [len(group.sequences) for group in groups] == [2]
-    assert warnings == [
-        "1 comparison longer than data.max_tokens = 9, only the last tokens are kept",
-        "1 pair of the same tokens twice, ignored",
-    ]
-
-
 @pytest.mark.parametrize(
     ("preferences", "reported"),
     [
@@ -198,15 +187,6 @@ def test_the_fingerprint_detects_other_comparisons_and_another_order() -> None:
     assert fingerprint(groups) == fingerprint(list(groups))
     assert fingerprint(groups) != fingerprint(groups[::-1])
     assert fingerprint(groups) != fingerprint(groups[1:])
-
-
-def test_a_token_takes_four_bytes_and_a_group_to_train_on_keeps_no_texts() -> None:
-    model = SimpleNamespace(tokenizer=Wrapper(), context=0)
-    found = reward_comparisons(labelled(20), model, RewardModelConfig())  # type: ignore[arg-type]
-    for group in [*found.train, *found.held_out]:
-        assert all(memoryview(tokens).itemsize == 4 for tokens in group.sequences)  # type: ignore[arg-type]
-    assert not any(group.given for group in found.train)
-    assert all(group.given[0].comparison.prompt for group in found.held_out)
 
 
 def test_an_epoch_visits_every_group_once_and_the_next_in_another_order() -> None:

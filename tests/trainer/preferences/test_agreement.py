@@ -245,20 +245,6 @@ def test_a_ranking_counts_as_all_of_its_pairs() -> None:
     assert section(card, "Choices") == [["ranking", "1"]]
 
 
-def test_agreement_is_reported_where_several_labels_exist() -> None:
-    rows = [labelled("a", prompt=str(number), labeller="ann") for number in range(4)]
-    assert facts(render_data_card(rows))["agreement between labellers"] == "-"
-    said = zip("aabb", "abab", strict=True)
-    rows = [
-        labelled(choice, prompt=str(number), labeller=name)
-        for number, choices in enumerate(said)
-        for name, choice in zip(("ann", "bob"), choices, strict=True)
-    ]
-    found = facts(render_data_card([*rows, labelled("a", prompt="0", labeller="ann")]))
-    assert found["agreement between labellers"] == "Krippendorff's alpha 0.125 in 4 common units"
-    assert found["agreement with oneself"] == "ann 100.0%"
-
-
 def test_names_of_others_are_never_markup_and_stay_on_one_line() -> None:
     hostile = "<script>|x| [a](b) `c`\n## d \x1b[31m"
     card = render_data_card([labelled("a", labeller=hostile, flags=(hostile,))])

@@ -1,22 +1,32 @@
-"""The model: which hidden state it reads, its first weights, and the backbone that it shares with a policy."""
+"""The model: which hidden state it reads, its first weights, and a head fitted to untrained states."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
-from preference_samples import reward_config
+from preference_samples import labelled, preference, reward_config
+from runs_helper import Recorder
 from tiny import load_tiny, make_checkpoint
 
-from trainer.arrays import pad
-from trainer.config.schema import BackboneConfig, ModelConfig
-from trainer.models.actor_critic import ActorCriticLLM
+from trainer.arrays import Purpose, pad
+from trainer.config.schema import BackboneConfig
+from trainer.engine import reward_model as reward_model_run
+from trainer.engine.reward_model import RewardModelTraining
+from trainer.engine.trainable import Hooks, step_groups
+from trainer.engine.training import train
+from trainer.errors import UsageError
+from trainer.events import Alert, RewardModelEvaluation, RewardModelStep
 from trainer.models.backbone import LoadedModel, load_backbone, quantize_backbone, quantize_warning
 from trainer.models.forward import hidden_states
+from trainer.pairs.comparisons import reward_comparisons
+from trainer.pairs.groups import sequences_of
 from trainer.reward_model.network import RewardModel, score_sequences
+from trainer.reward_model.reward_learner import PENALTIES, Differences, differences, fit_head
 
 SEQUENCES = [[72, 101, 108, 108, 111], [1, 2], [256, 5, 6, 7, 8, 9, 10, 11], [50, 256, 256]]
 
@@ -120,49 +130,6 @@ def test_it_begins_as_the_backbone_with_another_adapter_for_each_key(tmp_path: P
             assert not array.any()
 
 
-def policy(loaded: LoadedModel) -> ActorCriticLLM:
-    """Return a policy on the same backbone, with an active adapter on other layers."""
-    actor = ActorCriticLLM(
-        loaded.backbone, ModelConfig(lora_targets=["q_proj", "up_proj"], lora_rank=2), key=mx.random.key(5)
-    )
-    actor.update_policy(
-        {name: mx.random.normal(array.shape, key=mx.random.key(1)) for name, array in actor.policy_parameters().items()}
-    )
-    return actor
-
-
-def snapshot(backbone: nn.Module) -> tuple[list[tuple[str, int]], np.ndarray]:
-    modules = [(name, id(module)) for name, module in backbone.named_modules()]
-    return modules, np.array(backbone(mx.array([[1, 2, 3, 4]])))
-
-
-def test_a_policy_on_the_same_backbone_is_the_same_to_the_bit_before_and_after(
-    tmp_path: Path, loaded: LoadedModel
-) -> None:
-    actor = policy(loaded)
-    before = snapshot(loaded.backbone)
-    model = stirred(made(tmp_path, loaded, "model.lora_rank=4", 'model.lora_targets=["q_proj", "v_proj"]'))
-    assert snapshot(loaded.backbone)[0] == before[0]
-    scores(model, SEQUENCES)
-    with pytest.raises(RuntimeError, match="in the midst"), model.on():
-        raise RuntimeError("in the midst")
-    modules, logits = snapshot(loaded.backbone)
-    assert modules == before[0]
-    np.testing.assert_array_equal(logits, before[1])
-    assert {name.rpartition(".")[0].rpartition(".")[2] for name in actor.policy_parameters()} == {"q_proj", "up_proj"}
-
-
-def test_two_reward_models_on_one_backbone_do_not_interfere_even_when_nested(
-    tmp_path: Path, loaded: LoadedModel
-) -> None:
-    first, second = stirred(made(tmp_path, loaded)), made(tmp_path, loaded, "model.lora_rank=2", seed=3)
-    expected = scores(first, SEQUENCES), scores(second, SEQUENCES)
-    with first.on():
-        np.testing.assert_array_equal(scores(second, SEQUENCES), expected[1])
-        np.testing.assert_array_equal(scores(first, SEQUENCES), expected[0])
-    assert not any("lora" in name for name, _ in loaded.backbone.named_modules())
-
-
 def test_the_adapter_changes_the_score_and_gets_a_gradient_in_every_array(tmp_path: Path, loaded: LoadedModel) -> None:
     model = made(tmp_path, loaded)
     before = scores(model, SEQUENCES)
@@ -177,15 +144,6 @@ def test_the_adapter_changes_the_score_and_gets_a_gradient_in_every_array(tmp_pa
     for name, gradient in mx.grad(total)(parameters).items():
         assert float(mx.abs(gradient).max()) > 0, name
     model.update(parameters)
-
-
-@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3_text"])
-def test_every_family_is_read_after_its_final_norm(tmp_path: Path, family: str) -> None:
-    loaded = load_tiny(tmp_path / family, family)
-    model = stirred(made(tmp_path, loaded))
-    found = scores(model, SEQUENCES)
-    assert np.isfinite(found).all()
-    np.testing.assert_allclose(np.concatenate([scores(model, [one]) for one in SEQUENCES]), found, atol=1e-4)
 
 
 @pytest.mark.parametrize(("quantize", "near"), [("8-bit", 0.05), ("4-bit", 0.8)])
@@ -217,3 +175,147 @@ def tree(module: nn.Module) -> list[tuple[str, mx.array]]:
     from mlx.utils import tree_flatten
 
     return list(tree_flatten(module.parameters()))
+
+
+SEED = [0, 5]
+
+
+def drawn(count: int, width: int, *, noise: float = 0.0, prompts: int = 0, seed: int = 0) -> Differences:
+    """Return pairs whose better completion is chosen by a hidden head, with logistic noise of a scale."""
+    rng = np.random.default_rng(seed)
+    states = rng.normal(size=(count, width))
+    leads = states @ rng.normal(size=width) + noise * rng.logistic(size=count)
+    states *= np.sign(leads)[:, None]
+    numbers = np.arange(count) % prompts if prompts else np.arange(count)
+    return Differences(states, np.zeros(count), np.ones(count), numbers)
+
+
+@pytest.mark.parametrize(("count", "width"), [(60, 5), (20, 50)])
+def test_the_head_is_where_the_gradient_of_the_penalised_loss_is_zero(count: int, width: int) -> None:
+    found = drawn(count, width, noise=2.0)
+    weights, margins = np.linspace(0.1, 1, count), np.linspace(0, 0.7, count)
+    head = fit_head(found._replace(weights=weights, margins=margins), SEED)
+
+    def loss(weight: np.ndarray) -> float:
+        losses = np.log1p(np.exp(margins - found.states @ weight))
+        scale = np.square(found.states).sum(axis=1).mean()
+        return float((weights * losses).sum() / weights.sum() + head.penalty / 2 * scale * np.square(weight).sum())
+
+    for step in 1e-3 * np.eye(width):
+        assert loss(head.weight) < min(loss(head.weight + step), loss(head.weight - step))
+        slope = (loss(head.weight + step) - loss(head.weight - step)) / 2e-3
+        assert slope == pytest.approx(0, abs=1e-6)
+
+
+def test_a_head_that_made_the_choices_is_found_and_the_penalty_is_weak() -> None:
+    found = drawn(400, 8)
+    head = fit_head(found, SEED)
+    assert head.penalty == min(PENALTIES)
+    assert head.accuracy > 0.95
+    assert head.pairs == 400
+
+
+def test_choices_by_chance_get_a_strong_penalty_and_about_half_are_right() -> None:
+    found = drawn(300, 200, noise=1e6)
+    head = fit_head(found, SEED)
+    assert head.penalty >= 1000 * min(PENALTIES)
+    assert head.accuracy == pytest.approx(0.5, abs=0.1)
+    assert np.abs(found.states @ head.weight).mean() < 0.5
+
+
+def test_the_penalty_is_that_of_the_head_that_leads_by_the_margins() -> None:
+    """A lead of several logits takes larger weights than a choice."""
+    found = drawn(200, 20, noise=4.0)
+    by_six = fit_head(found._replace(margins=np.full(200, 6.0)), SEED)
+    assert by_six.penalty < fit_head(found, SEED).penalty
+
+
+def test_the_pairs_of_a_prompt_are_never_in_two_folds() -> None:
+    one = drawn(60, 40, noise=1e6)
+    repeated = Differences._make(np.tile(values, (4, 1)) if values.ndim == 2 else np.tile(values, 4) for values in one)
+    assert fit_head(repeated, SEED).accuracy < 0.7
+    apart = repeated._replace(prompts=np.arange(240))
+    assert fit_head(apart, SEED).accuracy > 0.95, "the same pair was in the part that the head was fitted to"
+
+
+@pytest.mark.parametrize("factors", [np.full(12, 1e-3), np.repeat([1.0, 1e-3, 50.0], 4)])
+def test_the_scale_of_the_states_and_of_their_parts_does_not_matter(factors: np.ndarray) -> None:
+    found = drawn(80, 12, noise=2.0)
+    head = fit_head(found, SEED, parts=3)
+    other = fit_head(found._replace(states=found.states * factors), SEED, parts=3)
+    assert other.penalty == head.penalty
+    np.testing.assert_allclose(other.weight * factors, head.weight, rtol=1e-6)
+
+
+def test_states_that_do_not_differ_are_reported() -> None:
+    found = drawn(10, 3)
+    with pytest.raises(UsageError, match="no difference between the completions"):
+        fit_head(found._replace(states=np.zeros((10, 3))), SEED)
+
+
+def test_pairs_are_taken_from_the_states_of_their_group_without_ties(tmp_path: Path) -> None:
+    config = reward_config(tmp_path, "data.eval_fraction=0")
+    judged = [
+        preference("p0 ", ["aa", "bb"], "b", strength=3),
+        preference("p1 ", ["cc", "dd"], "tie"),
+        preference("p2 ", ["ee", "ff", "gg"], ((1,), (0, 2))),
+    ]
+    data = reward_comparisons(judged, load_tiny(tmp_path / "model"), config)
+    states = np.arange(14.0).reshape(7, 2)
+    found = differences(data.train, states, 0.5)
+    rows = [[states[1] - states[0]], [states[5] - states[4], states[5] - states[6]]]
+    np.testing.assert_array_equal(found.states, [one for group in rows for one in group])
+    np.testing.assert_array_equal(found.margins, [1.0, 0, 0])
+    np.testing.assert_array_equal(found.weights, [1.0, 0.5, 0.5])
+    assert found.prompts[0] != found.prompts[1] == found.prompts[2]
+
+
+def trained(folder: Path, *settings: str) -> Recorder:
+    recorder = Recorder()
+    config = reward_config(folder, "data.eval_fraction=0.2", *settings)
+    train(config, preferences=labelled(200), sinks=[recorder])
+    return recorder
+
+
+def test_a_run_begins_with_the_fitted_head_beside_the_untrained_one(tmp_path: Path) -> None:
+    plain, fitted = trained(tmp_path / "plain"), trained(tmp_path / "fitted", "train.head=fitted")
+    first, started = plain.of(RewardModelEvaluation)[0], fitted.of(RewardModelEvaluation)[0]
+    assert started.iteration == first.iteration == 0
+    assert started.untrained_accuracy == first.untrained_accuracy == first.accuracy
+    assert started.accuracy > first.accuracy + 0.1
+    assert started.log_loss < min(first.log_loss, math.log(2))
+    assert fitted.of(RewardModelStep)[0].loss < plain.of(RewardModelStep)[0].loss
+    (said,) = fitted.of(Alert)
+    assert said.message.startswith("the head was fitted to 160 pairs: ")
+    assert not plain.of(Alert)
+
+
+def prepared(folder: Path) -> tuple[RewardModelTraining, list[str]]:
+    """Return a training of 80 pairs that begins with a fitted head, and what it has said."""
+    config = reward_config(folder, "data.eval_fraction=0", "train.head=fitted", "train.states=last+mean")
+    loaded = load_tiny(folder / "model")
+    said: list[object] = []
+    data = reward_comparisons(labelled(80), loaded, config)
+    training = RewardModelTraining(config, hooks=Hooks(said.append)).build_on(config, loaded.backbone, data)
+    training.prepare()
+    return training, [event.message for event in said if isinstance(event, Alert)]
+
+
+def test_the_first_logits_are_those_of_the_fitted_head(tmp_path: Path) -> None:
+    training, _ = prepared(tmp_path)
+    groups = training.data.train
+    sequences, starts = sequences_of(groups)
+    states = score_sequences(training.scorer.states, sequences, 4096, starts=starts)
+    found = differences(groups, states, training.config.train.margin)
+    head = fit_head(found, [0, Purpose.FOLDS], parts=2)
+    assert training.scorer.scale.std / training.scorer.scale.logit_std == pytest.approx(
+        (states @ head.weight).std(), 1e-4
+    )
+    first = step_groups([*range(80)], 1, training.config.train, 0)
+    loss = np.logaddexp(0, -found.states[first] @ head.weight).mean()
+    assert training.step().loss == pytest.approx(float(loss), abs=1e-4)
+
+
+def test_many_comparisons_are_drawn_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reward_model_run, "MOST_COMPARISONS", 60)
+    assert any("fitted to 60 pairs" in message for message in prepared(tmp_path)[1])

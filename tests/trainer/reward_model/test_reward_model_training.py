@@ -37,7 +37,7 @@ from trainer.events import (
 from trainer.pairs.comparisons import reward_comparisons
 from trainer.pairs.groups import sequences_of
 from trainer.preferences.records import Preference
-from trainer.reward_model.loaded import LoadedRewardModel, evaluate, load_reward_model
+from trainer.reward_model.loaded import LoadedRewardModel, load_reward_model
 from trainer.reward_model.network import score_sequences
 from trainer.reward_model.pair_evaluation import report_on
 from trainer.reward_model.predictions import HELD_OUT, read_predictions
@@ -340,28 +340,6 @@ def test_one_prompt_alone_holds_nothing_out_and_says_so(tmp_path: Path) -> None:
     assert load_reward_model(next((tmp_path / "runs").iterdir())).is_finished
 
 
-def test_the_backbone_is_shared_where_it_is_the_same(tmp_path: Path) -> None:
-    trained(tmp_path, "run.name=a")
-    given = load_tiny(tmp_path / "model")
-    shared = load_reward_model(tmp_path / "runs/a", given)
-    assert shared.shares_backbone
-    assert shared.model.backbone is given.backbone
-    other = load_tiny(tmp_path / "other")
-    apart = load_reward_model(tmp_path / "runs/a", other)
-    assert not apart.shares_backbone
-    assert score(apart) == score(shared)
-    half = load_tiny(tmp_path / "model", dtype="bfloat16")
-    assert load_reward_model(tmp_path / "runs/a", half).shares_backbone == (half.dtype == given.dtype)
-
-
-def test_texts_score_the_same_in_any_batch(tmp_path: Path) -> None:
-    trained(tmp_path, "run.name=a")
-    model = load_reward_model(tmp_path / "runs/a")
-    encoded = [model.encode(*texts) for texts in (("say 1: ", "aab"), ("say 2: ", "bcbcbcbcb"), ("", "x"))]
-    assert [model.score([one])[0] for one in encoded] == pytest.approx(model.score(encoded), abs=1e-4)
-    assert model.score([]) == []
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the newest checkpoint of a run that has an evaluation."""
@@ -397,19 +375,6 @@ def test_a_reward_model_whose_card_breaks_a_rule_is_refused(
     for load in (load_reward_model, load_snapshot):
         with pytest.raises(StorageError, match=damage):
             load(checkpoint)
-
-
-def test_a_reward_model_whose_state_says_nothing_is_not_evaluated_on_what_its_run_held_out(tmp_path: Path) -> None:
-    data = tmp_path / "pairs.jsonl"
-    data.write_text("".join(f'{{"prompt": "{n}", "chosen": "aa{n}", "rejected": "b{n}"}}\n' for n in range(24)))
-    config = reward_config(tmp_path, "run.name=a", f"data.preferences={data}")
-    train(config)
-    folder = RunFolder(tmp_path / "runs/a")
-    newest = newest_checkpoint(folder)
-    assert newest is not None
-    write_state(newest, {})
-    with pytest.raises(StorageError, match=r"is damaged \(iteration: Field required\)"):
-        evaluate(load_reward_model(newest), folder)
 
 
 @pytest.mark.parametrize("name", ["state.json", "head.safetensors", "adapter/adapters.safetensors"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import date
 from os.path import commonprefix
@@ -339,11 +337,6 @@ def test_a_saved_dataset_is_read_by_split(tmp_path: Path) -> None:
     assert "a folder must be one that Dataset.save_to_disk wrote" in error(tmp_path)
 
 
-def test_numbers_that_json_does_not_have_become_null(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "rows.jsonl", json.dumps(SKY)[:-1] + ', "score": NaN}')
-    assert read_all(path)[0].comparison.columns == {"score": None}
-
-
 # Broken rows
 
 BROKEN: dict[str, tuple[Any, str]] = {
@@ -459,20 +452,6 @@ def test_a_missing_file_is_named_without_asking_the_hub(name: str) -> None:
     assert f"'{name}'" in error(name)
 
 
-def test_an_unreachable_dataset_says_why() -> None:
-    assert "not a file, and datasets cannot load it" in error("nobody/no-such-preferences")
-
-
 def test_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="format 'dpo': must be one of auto, trl, trl-implicit, hh"):
         read_preferences(write_lines(tmp_path / "rows.jsonl", SKY), format="dpo")
-
-
-def test_reading_preferences_loads_neither_mlx_nor_datasets(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "rows.jsonl", SKY)
-    code = (
-        "import sys; from trainer.preferences.formats import read_preferences; "
-        f"list(read_preferences({path!r})); print(sorted({{'mlx', 'datasets', 'transformers'}} & set(sys.modules)))"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"

@@ -1,15 +1,29 @@
-"""Exporting preferences: what each format makes of pairs, rankings and ties; files whole or not at all."""
+"""Exporting preferences: what each format makes of them, what comes back, and files whole or not at all."""
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet
 import pytest
-from preference_rows import assistant, pair, read_lines, user
+from apart import ROOT
+from hypothesis import given
+from hypothesis import strategies as st
+from preference_rows import (
+    assistant,
+    bare,
+    messages,
+    ordered,
+    pair,
+    preferences,
+    prompts,
+    read_all,
+    read_lines,
+    texts,
+    user,
+)
 
 from trainer.errors import DataError, StorageError, UsageError
 from trainer.preferences.formats import FORMATS_OUT, write_preferences
@@ -98,25 +112,6 @@ def test_ties_are_kept_where_they_can_be_and_dropped_when_asked(tmp_path: Path, 
     fewer, left_out = written(tmp_path, *every, format=format, ties="drop")
     assert left_out == {"tie": ties}
     assert len(fewer) == len(rows) - ties
-
-
-def test_the_order_shown_and_the_origins_follow_the_completions_of_a_pair(tmp_path: Path) -> None:
-    preference = Preference(
-        comparison=Comparison(
-            prompt="p",
-            completions=("x", "y", "z"),
-            origins=tuple(Origin(row=row) for row in range(3)),
-            columns={"topic": "t"},
-        ),
-        judgement=Judgement(ranking=((2,), (0,), (1,)), order_shown=(1, 2, 0), labeller="ann", strength=2),
-    )
-    rows, _ = written(tmp_path, preference, format="trl", provenance=True)
-    shown = [(row["chosen"], row["rejected"], row["judgement"]["order_shown"]) for row in rows]
-    assert shown == [("z", "x", [0, 1]), ("z", "y", [1, 0]), ("x", "y", [1, 0])]
-    assert [(row["chosen_origin"]["row"], row["rejected_origin"]["row"]) for row in rows] == [(2, 0), (2, 1), (0, 1)]
-    assert {(row["judgement"]["labeller"], row["judgement"]["strength"], row["columns"]) for row in rows} == {
-        ("ann", 2, '{"topic": "t"}')
-    }
 
 
 @pytest.mark.parametrize("format", FORMATS_OUT)
@@ -222,13 +217,71 @@ def test_an_unwritable_path_is_reported(tmp_path: Path) -> None:
         write_preferences([judged("a")], tmp_path / "file" / "rows.jsonl", format="trl")
 
 
-def test_parquet_has_one_schema_whatever_the_rows_hold(tmp_path: Path) -> None:
-    write_preferences([judged("a")], tmp_path / "bare.parquet", format="trl", provenance=True)
-    known = Preference(
-        comparison=Comparison(prompt="p", completions=("x", "y"), origins=(Origin(), Origin()), columns={"n": 1}),
-        judgement=Judgement.chosen("a", seconds=1.5, flags=("f",), time=2.0),
+DOCS = ROOT / "docs" / "labelling.md"
+SUFFIXES = [(name, suffix) for name, format in FORMATS_OUT.items() for suffix in format.suffixes]
+KINDS = {"ranked": "better", "tie": "tie", "both_bad": "both bad", "skip": "skip"}
+
+
+def documented() -> dict[str, tuple[tuple[str, ...], list[str]]]:
+    """Return what docs/labelling.md says of each format: its suffixes and the judgements that it holds."""
+    rows = re.findall(
+        r"^\| `([\w-]+)` \| (.+) \| (.+) \| .+ \|$", DOCS.read_text().partition("### Export")[2], re.MULTILINE
     )
-    write_preferences([known], tmp_path / "known.parquet", format="trl", provenance=True)
-    schemas = [pyarrow.parquet.read_schema(tmp_path / f"{name}.parquet") for name in ("bare", "known")]
-    assert schemas[0] == schemas[1]
-    assert json.loads(pyarrow.parquet.read_table(tmp_path / "known.parquet")["columns"][0].as_py()) == {"n": 1}
+    return {name: (tuple(suffixes.split()), judgements.split(", ")) for name, suffixes, judgements in rows}
+
+
+def held(format: str) -> tuple[str, ...]:
+    """Return the kinds of judgement that a format holds, as `judgements` names them."""
+    _, reported = documented()[format]
+    return tuple(kind for kind, name in KINDS.items() if name in reported)
+
+
+def round_trip(rows: list[Preference], folder: Path, format: str, suffix: str, *, provenance: bool) -> list[Preference]:
+    path = folder / f"rows{suffix}"
+    written = write_preferences(rows, path, format=format, provenance=provenance, overwrite=True)
+    assert (written.rows, written.left_out) == (len(rows), {})
+    return read_all(path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("round-trips")
+
+
+@pytest.mark.parametrize(("format", "suffix"), [pair for pair in SUFFIXES if pair[0] in ("trl", "columns")])
+@given(data=st.data())
+def test_texts_and_choices_come_back_and_all_else_with_the_provenance(
+    data: st.DataObject, folder: Path, format: str, suffix: str
+) -> None:
+    kind = {} if suffix == ".csv" or data.draw(st.booleans()) else {"texts": messages, "prompts": prompts.map(user)}
+    rows = data.draw(st.lists(preferences(kinds=held(format), **kind), min_size=1, max_size=3))
+    found = round_trip(rows, folder, format, suffix, provenance=False)
+    assert [bare(ordered(row)) for row in found] == [bare(ordered(row)) for row in rows]
+    found = round_trip(rows, folder, format, suffix, provenance=True)
+    assert [ordered(row) for row in found] == [ordered(row) for row in rows]
+
+
+@given(data=st.data())
+def test_k_way_loses_nothing_whatever_the_judgement(data: st.DataObject, folder: Path) -> None:
+    either = texts | messages | st.just("")
+    drawn = preferences(kinds=held("k-way"), largest=4, texts=either, prompts=either)
+    rows = data.draw(st.lists(drawn, min_size=1, max_size=3))
+    assert round_trip(rows, folder, "k-way", ".jsonl", provenance=False) == rows
+
+
+def test_the_documented_formats_are_exactly_the_existing_ones() -> None:
+    assert {name: suffixes for name, (suffixes, _) in documented().items()} == {
+        name: format.suffixes for name, format in FORMATS_OUT.items()
+    }
+
+
+@pytest.mark.parametrize("format", FORMATS_OUT)
+def test_a_format_holds_the_judgements_that_are_documented_and_no_others(folder: Path, format: str) -> None:
+    better, *others = (
+        Preference(comparison=Comparison(prompt="p", completions=("x", "y")), judgement=Judgement.chosen(choice))
+        for choice in ("a", "tie", "both_bad", "skip")
+    )
+    for name, preference in zip(("tie", "both bad", "skip"), others, strict=True):
+        path = folder / "rows.jsonl"
+        written = write_preferences([better, preference], path, format=format, overwrite=True)
+        assert (written.left_out == {}) == (name in documented()[format][1]), name

@@ -192,15 +192,6 @@ def test_an_empty_queue_is_left_out_and_reported_and_the_others_continue(tmp_pat
         assert words in reported
 
 
-def test_every_order_of_more_completions_is_as_likely(tmp_path: Path, store: Path) -> None:
-    rows = [{"prompt": f"p{n}", "completions": [f"{n} a", f"{n} b", f"{n} c"]} for n in range(1200)]
-    (tmp_path / "three.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    queue = QueuePlan(queue="dataset", source=str(tmp_path / "three.jsonl"))
-    counts = Counter(item.order for item in Drawing(plan(queue), store))
-    assert len(counts) == 6
-    assert all(abs(count - 200) < 4 * math.sqrt(1200 * 5 / 36) for count in counts.values())
-
-
 def dataset(path: Path, *rows: Any) -> QueuePlan:
     path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
     return QueuePlan(queue="dataset", source=str(path))
@@ -251,15 +242,8 @@ def test_pairs_are_asked_by_the_names_of_their_columns_whatever_their_choice(tmp
     ]
 
 
-@pytest.mark.parametrize(
-    "good",
-    [
-        {"prompt": "p", "completions": ["x", "y"]},
-        {"prompt": "p", "chosen": "x", "rejected": "y"},
-        {"prompt": "p", "a": "x", "b": "y"},
-    ],
-)
-def test_broken_rows_are_skipped_and_counted(tmp_path: Path, store: Path, good: dict[str, Any]) -> None:
+def test_broken_rows_are_skipped_and_counted(tmp_path: Path, store: Path) -> None:
+    good = {"prompt": "p", "a": "x", "b": "y"}
     half = dict.fromkeys(good, "\ud83d")
     odd = [dict.fromkeys(good, 3), half, {"prompt": " ", **{name: good[name] for name in list(good)[1:]}}, {"q": 1}]
     queue = dataset(tmp_path / "rows.jsonl", "{not json", good, *odd, '{"prompt": ' + "[" * 50_000)
@@ -267,31 +251,6 @@ def test_broken_rows_are_skipped_and_counted(tmp_path: Path, store: Path, good: 
     assert [item.comparison.prompt for item in drawing] == ["p"]
     (reported,) = drawing.mixture.problems
     assert reported.startswith(f"6 broken rows of '{queue.source}' skipped, the first: {queue.source}:1: not JSON")
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("none.jsonl", None, "no such file"),
-        ("empty.jsonl", b"", "has no rows"),
-        ("bytes.jsonl", b"\xff\xfe{}", "as UTF-8"),
-        ("broken.parquet", b"PAR1", "not a Parquet file"),
-        ("other.jsonl", b'{"question": "q"}\n', "the columns are question"),
-        ("folder", "folder", "Dataset.save_to_disk"),
-    ],
-)
-def test_an_unreadable_source_is_reported(
-    tmp_path: Path, store: Path, name: str, content: bytes | str | None, words: str
-) -> None:
-    path = tmp_path / name
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    elif content is not None:
-        path.mkdir()
-    drawing = Drawing(plan(QueuePlan(queue="dataset", source=str(path))), store)
-    assert list(drawing) == []
-    (reported,) = drawing.mixture.problems
-    assert words in reported
 
 
 def kept(store: Path, prompt: str, *, labeller: str = "ann", shown: tuple[int, ...] = (1, 0)) -> Comparison:

@@ -297,7 +297,7 @@ def test_no_evaluation_is_better_than_one_without_loss(tmp_path: Path, monkeypat
         assert (made.best_report["log_loss"], made.without_better) == (0.0, without_better)
     plain, arrays = made.snapshot().parts()
     other = fitting(tmp_path, "data.eval_fraction=0.3", "eval.every=1", "train.patience=2")
-    other.take_over(plain)  # its arrays come from the first rank, in the same shapes
+    other.restore(other.snapshot()._replace(**plain))  # as from the first rank, whose arrays have the same shapes
     assert (other.best_report, other.without_better, other.scorer.scale) == (made.best_report, 2, made.scorer.scale)
     assert arrays["best"].keys() == other.snapshot().parts()[1]["best"].keys()
 

@@ -31,8 +31,8 @@ from trainer.models import backbone
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.adapters import linear_places, lora_parameters, new_adapter, only_adapter, update_lora
 from trainer.models.backbone import LoadedModel, load_backbone
-from trainer.models.peft_adapters import read_peft, write_peft
 from trainer.models.forward import hidden_states
+from trainer.models.peft_adapters import read_peft, write_peft
 from trainer.questions import Answer, Question
 from trainer.reward_model import loaded
 from trainer.reward_model.loaded import load_reward_model

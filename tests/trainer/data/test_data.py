@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import subprocess
 import sys
-from itertools import pairwise
+from collections import Counter
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow
+import pyarrow as pa
 import pyarrow.parquet
+import pyarrow.parquet as pq
 import pytest
+from apart import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
+from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
 
 from trainer.arrays import prompt_indices
 from trainer.config.schema import DataConfig
@@ -26,7 +32,7 @@ from trainer.data import (
     PromptRow,
     encode_prompts,
     load_prompts,
-    shipped_sets,
+    readers,
     split_prompts,
 )
 from trainer.data.readers import read_rows
@@ -168,13 +174,6 @@ def test_two_columns_of_one_name_are_refused_in_parquet_too(tmp_path: Path) -> N
     path = tmp_path / "prompts.parquet"
     pyarrow.parquet.write_table(pyarrow.table([["one"], ["two"]], names=["prompt", "prompt"]), path)
     assert "the column 'prompt' twice" in data_error(DataConfig(prompts=str(path)))
-
-
-def test_the_shipped_set_is_found_by_its_name() -> None:
-    assert "story-openings" in shipped_sets()
-    prompts = load_prompts(DataConfig(prompts="story-openings", limit=5))
-    assert [prompt.index for prompt in prompts] == [0, 1, 2, 3, 4]
-    assert set(prompts[0].columns) == {"setting", "mood"}
 
 
 BROKEN = {
@@ -522,12 +521,6 @@ def test_every_pass_visits_every_prompt_once_each_in_its_own_order_or_in_that_of
     assert prompt_indices(5, 6, 4, seed=0, shuffle=False) == [1, 2, 3, 0, 1, 2]
 
 
-@pytest.mark.parametrize(("start", "count", "total"), [(-1, 1, 1), (0, -1, 1), (0, 1, 0)])
-def test_a_walk_over_nothing_is_refused(start: int, count: int, total: int) -> None:
-    with pytest.raises(ValueError, match="must be >= 0"):
-        prompt_indices(start, count, total, seed=0, shuffle=True)
-
-
 def not_utf8(path: Path, texts: list[bytes]) -> Path:
     """Write a Parquet file with a column `prompt` of `texts`, of any bytes: its writer does not check them."""
     stored = pyarrow.array(texts, pyarrow.binary())
@@ -544,3 +537,102 @@ def test_parquet_text_that_is_not_utf8_is_refused_by_its_row_or_skipped(tmp_path
     rows = list(read_rows(path, broken=problems.append))
     assert [(row.place, row.columns["prompt"]) for row in rows] == [(f"{path}[0]", "one"), (f"{path}[2]", "two")]
     assert [str(problem).partition(": ")[0] for problem in problems] == [f"{path}[1]", f"{path}[3]"]
+
+
+CONTENT = {
+    ".jsonl": "".join(json.dumps({"prompt": f"row {number}", "n": "é\u2028"}) + "\r\n" for number in range(50_000)),
+    ".csv": "prompt,n\n" + "".join(f'"row\n{number}",é\r\n' for number in range(50_000)),
+    ".txt": "\ufeff" + "".join(f"row {number}\r\n" for number in range(50_000)),
+}
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".csv", ".txt"])
+def test_the_first_rows_of_a_file_do_not_wait_for_its_end_and_errors_still_name_the_line(
+    tmp_path: Path, suffix: str
+) -> None:
+    path, content = tmp_path / f"rows{suffix}", CONTENT[suffix.removesuffix(".gz")].encode()
+    compressed = gzip.compress if suffix.endswith(".gz") else bytes
+    path.write_bytes(compressed(content))
+    expected = [row.columns["prompt"] for row in read_rows(path, "prompt")]
+    assert len(expected) == 50_000
+    assert expected[1] == "row\n1" if suffix == ".csv" else "row 1"
+
+    path.write_bytes(compressed(content + b"\xff"))
+    assert [row.columns["prompt"] for row in islice(read_rows(path, "prompt"), 3)] == expected[:3]
+    line = content.count(b"\n") + 1
+    with pytest.raises(DataError, match=rf"rows{suffix}:{line}: byte 0xff is not UTF-8"):
+        list(read_rows(path, "prompt"))
+
+
+def zipped(path: Path, parts: list[bytes]) -> Path:
+    with gzip.open(path, "wb") as file:
+        for part in parts:
+            file.write(part)
+    return path
+
+
+def repeated(path: Path, text: str, rows: int, *, categories: bool = False) -> Path:
+    """Write a Parquet file that has `text` once, as the value of all `rows`, which are of categories or plain text."""
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), [text])
+    table = pa.table({"prompt": texts})
+    with pq.ParquetWriter(
+        path, table.schema, compression="zstd", dictionary_pagesize_limit=1 << 30, store_schema=categories
+    ) as file:
+        file.write_table(table)
+    return path
+
+
+def test_a_row_that_is_too_large_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+    million = b"a" * (1 << 20)
+    line = zipped(tmp_path / "line.jsonl.gz", [b'{"prompt": "one"}\n{"prompt": "', *[million] * 20, b'"}\n'])
+    text = "a" * (17 << 20)
+    for path, message in (
+        (line, "line.jsonl.gz:2: is longer than 16 MiB: shorten it"),
+        (repeated(tmp_path / "one.parquet", text, 1), "one.parquet: column 'prompt' has rows of more than 16 MiB"),
+        (repeated(tmp_path / "all.parquet", text, 10_000), "all.parquet[0]: has rows of more than 16 MiB"),
+        (repeated(tmp_path / "kinds.parquet", text, 10_000, categories=True), "kinds.parquet[0]: has rows of more"),
+    ):
+        with pytest.raises(DataError, match=re.escape(message)):
+            list(read_rows(path, "prompt"))
+
+
+def test_a_small_file_with_many_rows_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "UNPACKED_BYTES", 8 << 20)
+    for path, most in (
+        (zipped(tmp_path / "lines.jsonl.gz", [b'{"prompt": "a"}\n' * 100_000]), 30_000),
+        (repeated(tmp_path / "large.parquet", "a" * 100_000, 2_000), 90),
+        (repeated(tmp_path / "kinds.parquet", "a" * 100_000, 2_000, categories=True), 90),
+        (repeated(tmp_path / "small.parquet", "a", 100_000), 30_000),
+    ):
+        rows = read_rows(path)
+        with pytest.raises(DataError, match=f"{path.name}: unpacks to more than"):
+            next(islice(rows, most, None))
+    plain = tmp_path / "plain.jsonl"
+    plain.write_bytes(b'{"prompt": "a"}\n' * 100_000)
+    assert sum(1 for _ in read_rows(plain)) == 100_000
+
+
+STORY_OPENINGS = ROOT / "trainer" / "presets" / "prompts" / "story-openings.jsonl"
+
+
+def test_the_openings_are_many_different_beginnings_of_sentences_without_a_mood_of_their_own() -> None:
+    rows = [json.loads(line) for line in STORY_OPENINGS.read_text(encoding="utf-8").splitlines()]
+    assert len(rows) >= 40 * 8, "batches of the quickstart"
+    moods = Counter(row["mood"] for row in rows)
+    assert set(moods) == {"neutral", "tense", "warm", "sad"}
+    assert moods["warm"] <= moods["tense"] + moods["sad"]
+    starts = [tuple(row["prompt"].lower().split()[:4]) for row in rows]
+    assert len(set(starts)) == len(starts)
+    assert max(Counter(start[0] for start in starts).values()) <= len(rows) / 4
+    for row in rows:
+        prompt = row["prompt"]
+        assert list(row) == ["prompt", "setting", "mood"], row
+        assert 6 <= len(prompt.split()) <= 16
+        assert prompt == " ".join(prompt.split())
+        assert prompt[-1].isalpha(), "it goes on"
+    lexicon = SentimentIntensityAnalyzer()
+    scores = [lexicon.polarity_scores(row["prompt"])["compound"] for row in rows]
+    assert sum(abs(score) <= 0.5 for score in scores) >= 0.9 * len(scores)
+    assert abs(sum(scores) / len(scores)) < 0.05

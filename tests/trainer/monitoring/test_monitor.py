@@ -1,40 +1,54 @@
-"""Every sign raises its alarm once, with numbers and a way out, and a healthy run raises none."""
+"""Every sign raises its alarm once, with numbers and fixes, in real runs too, and a healthy run raises none."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
-from health_helper import ADAPTIVE, FLAT, LONGER, alarms, alerts_of, config_of, from_20, healthy, in_40, ranks, reported
+from apart import ROOT
+from health_helper import (
+    ADAPTIVE,
+    FLAT,
+    LONGER,
+    alarms,
+    alerts_of,
+    config_of,
+    from_20,
+    healthy,
+    in_40,
+    one,
+    ranks,
+    reported,
+)
+from runs_helper import record, tiny_config
 from scripted_run import iteration, started
 
 from trainer.engine.live_settings import with_setting
 from trainer.events import (
+    Alarm,
     CheckpointSaved,
     Event,
     RolledBack,
+    RunEnded,
     SettingChanged,
 )
 from trainer.monitoring import ALARM_RULES, Monitor
-from trainer.monitoring.history import FIRST, NEWEST, History
+from trainer.monitoring.history import History
 from trainer.monitoring.monitor import AWAY
-from trainer.runs.journal import event_in
+from trainer.runs.journal import event_in, read_journal
+from trainer.runs.listing import list_runs
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_healthy_run_raises_nothing(seed: int) -> None:
     assert reported([started(), *healthy(100, seed)]) == []
-
-
-def test_metrics_missing_from_an_older_journal_raise_nothing() -> None:
-    fields = ("advantage_std", "log_ratio_max", "grad_norm_max", "length_correlation", "repetition", "unique")
-    rows = [replace(row, epochs_done=math.nan, **dict.fromkeys(fields, math.nan)) for row in healthy(60)]
-    assert reported(rows) == []
 
 
 NUMBERS = tuple(
@@ -226,9 +240,111 @@ def test_an_alarm_is_unresolved_as_long_as_its_sign_is_there_and_ten_iterations_
     assert monitor.unresolved_alarms == {}
 
 
-def test_a_monitor_keeps_a_bounded_history() -> None:
-    history = History()
-    for row in healthy(1000):
-        history.take(row, config_of())
-    kept = [row.iteration for row in history.run.rows]
-    assert kept == [*range(1, FIRST + 1), *range(1001 - NEWEST, 1001)]
+CLIPPED = {"clip_fraction": from_20(0.25, 0.03)}
+SPIKE = {"ratio_mean": in_40(11.0, 1.0)}
+SURE = {"entropy": from_20(0.34, 3.4)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "tables", "fixes"),
+    [
+        (CLIPPED, {"ppo": {"epochs": 4}, "optim": {"policy_lr": 3e-4}}, {"epochs": 2, "policy_lr": 1.5e-4}),
+        (CLIPPED, {"ppo": {"epochs": 1}, "optim": {"policy_lr": 0.0}}, {}),  # at their limits
+        # From the controller's current value, or from the default if it is 0
+        ({"kl": from_20(19.0, 6.0), "kl_coef": lambda n: 0.3}, ADAPTIVE, {"kl_coef": 0.6}),
+        ({"kl": from_20(80.0, 2.0), "kl_coef": lambda n: 0.0, **FLAT}, {"ppo": {"kl_coef": 0.0}}, {"kl_coef": 0.05}),
+        (SPIKE, {"ppo": {"clip": 0.06}}, {"clip": 0.03}),
+        (SPIKE, {"ppo": {"clip": 0.05}}, {"clip": None}),  # narrow enough
+        (SURE, {"ppo": {"entropy_coef": 0.0}}, {"entropy_coef": 0.01}),
+        (SURE, {"ppo": {"entropy_coef": 0.02}}, {"entropy_coef": 0.04}),
+    ],
+)
+def test_fixes_are_computed_from_the_configuration(
+    changes: dict[str, Any], tables: dict[str, Any], fixes: dict[str, Any]
+) -> None:
+    alarm = one(healthy(40, **changes), config_of(**tables))
+    found = {fix.key.partition(".")[2]: fix.value for fix in alarm.fixes if fix.action == "set"}
+    assert {name: found.get(name) for name in fixes} == fixes
+    assert found if fixes else not alarm.fixes
+    for fix in alarm.fixes:
+        if fix.key == "ppo.epochs" and fix.value == 2:
+            assert fix.label == "lower epochs to 2"
+
+
+def test_a_rollback_is_offered_once_there_is_a_checkpoint() -> None:
+    rows = healthy(40, clip_fraction=from_20(0.25, 0.03))
+    saved = CheckpointSaved(iteration=10, path="checkpoints/step-000010", seconds=0.1)
+    assert "rollback" not in [fix.action for fix in one(rows).fixes]
+    assert "rollback" in [fix.action for fix in one([*rows[:10], saved, *rows[10:]]).fixes]
+
+
+def test_a_target_length_is_added_to_the_existing_sources() -> None:
+    config = config_of(reward={"sources": ["lexicon", {"kind": "regex", "pattern": "a", "weight": 0.5}]})
+    rows = healthy(40, truncated=from_20(0.35, 0.0), response_length=lambda n: 31.6, score_std=lambda n: 0.25)
+    fix = one(rows, config).fixes[0]
+    assert fix.label == "also reward a length of 32 tokens"
+    sources = with_setting(config, fix.key, fix.value).reward.sources
+    assert list(sources[:2]) == list(config.reward.sources)
+    assert sources[2].model_dump() == {"kind": "length", "target": 32, "tolerance": 16, "weight": 0.5}
+
+
+@pytest.mark.parametrize(("length", "deviation"), [(0.4, 0.25), (32.0, 0.0), (32.0, math.nan)])
+def test_a_target_length_is_offered_only_where_length_and_score_determine_it(length: float, deviation: float) -> None:
+    rows = healthy(40, truncated=from_20(0.35, 0.0), response_length=lambda n: length, score_std=lambda n: deviation)
+    alarm = next(alarm for alarm in alarms(rows) if alarm.code == "truncation")
+    assert "reward.sources" not in [fix.key for fix in alarm.fixes]
+
+
+@pytest.mark.parametrize(("loss", "rates"), [(from_20(0.2, 0.1), [1e-5, 3e-4]), (from_20(0.4, 0.1), [1e-5])])
+def test_a_critic_is_slowed_and_one_that_does_not_run_away_may_be_sped_up(
+    loss: Callable[[int], float], rates: list[float]
+) -> None:
+    rows = healthy(40, explained_variance=from_20(-0.3, 0.2), value_loss=loss)
+    alarm = one(rows, config_of(optim={"value_lr": 1e-4}))
+    assert [fix.value for fix in alarm.fixes if fix.key == "optim.value_lr"] == pytest.approx(rates)
+
+
+def alarms_of_run(folder: Path, *settings: str) -> list[tuple[int, str]]:
+    """Return the alarms in the journal of a run, by iteration and code."""
+    record(tiny_config(folder, "run.name=a", "eval.every=0", "run.save_samples=false", *settings))
+    events = read_journal(folder / "runs/a/events.jsonl").events
+    return [(event.iteration, event.code) for event in events if isinstance(event, Alarm)]
+
+
+def test_a_learning_rate_of_0_is_seen_after_five_iterations(tmp_path: Path) -> None:
+    found = alarms_of_run(tmp_path, "optim.policy_lr=0.0", "ppo.iterations=6")
+    assert found == [(5, "not_training")]
+
+
+def test_a_constant_reward_is_seen_after_three_iterations(tmp_path: Path) -> None:
+    tiny_config(tmp_path)
+    source = f'reward.sources=["{tmp_path}/rewards.py:constant"]'
+    assert alarms_of_run(tmp_path, source, "ppo.kl_coef=0.0", "ppo.iterations=4") == [(3, "no_signal")]
+    [listed] = list_runs(tmp_path / "runs")
+    assert (listed.state, [*listed.alarms]) == ("done", ["no_signal"])
+    end = read_journal(listed.folder.events).events[-1]
+    assert isinstance(end, RunEnded)
+    assert end.alarms == listed.alarms
+
+
+@pytest.fixture
+def benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return benchmarks/alarms.py with its workspace in `tmp_path`."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    module = importlib.import_module("alarms")
+    module.make_workspace(tmp_path)
+    return module
+
+
+def test_the_benchmark_has_a_failure_for_each_rule_and_ten_healthy_runs(benchmark: Any) -> None:
+    assert {case.alarm for case in benchmark.FAILURES} == set(ALARM_RULES)
+    assert len({case.name for case in benchmark.HEALTHY}) == 10
+    assert all(case.alarm == "" for case in benchmark.HEALTHY)
+    for case in [*benchmark.FAILURES, *benchmark.HEALTHY]:
+        benchmark.configuration(Path("workspace"), case.settings)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_run_that_learns_raises_nothing(tmp_path: Path, seed: int) -> None:
+    sizes = ("ppo.iterations=12", "rollout.batch_size=16", "optim.policy_lr=0.002", f"run.seed={seed}")
+    assert alarms_of_run(tmp_path, *sizes) == []

@@ -1,31 +1,61 @@
-"""Evaluation measures the policy on held-out prompts and leaves no trace in the run."""
+"""Evaluation measures the policy on held-out prompts, by rewards and by people, and leaves no trace in the run."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import string
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import call, create_autospec
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from human_judgements import judged
 from mlx.utils import tree_flatten
-from runs_helper import comparable, record, tiny_config, workspace
+from preferences_helper import add_label
+from runs_helper import Recorder, comparable, outcome, record, tiny_config, within, workspace
 
+from trainer import maths
 from trainer.arrays import Purpose, key_for, to_list
+from trainer.confidence import mean_interval, t_quantile
 from trainer.data import Prompt, encode_prompts, load_prompts, split_prompts
+from trainer.engine.control import Control
+from trainer.engine.inbox import Inbox, add_event, send
+from trainer.engine.training import train
+from trainer.errors import UsageError
 from trainer.evaluation.held_out import ReferenceBaseline, evaluate, measure
-from trainer.events import Evaluation, Iteration, PhaseProgress, RunStarted, SamplesWritten
+from trainer.evaluation.intervals import (
+    best_of_kl,
+    best_of_n,
+    bootstrap_interval,
+    critic_sums,
+    explained_variance_of_sums,
+    prompt_means,
+    rms_of_sums,
+    share_interval,
+    win_shares,
+)
+from trainer.events import Evaluation, HumanEvaluation, Iteration, PhaseProgress, RunStarted, SamplesWritten
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import load_backbone
 from trainer.ppo import steps
 from trainer.ppo.loop import PPO
+from trainer.preferences.agreement import human_evaluation
+from trainer.preferences.records import Comparison, Judgement, Origin, Preference
+from trainer.preferences.store import PreferenceStore
 from trainer.rewards import build_rewards
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import generate_responses, lay_out
+from trainer.runs.folder import RunFolder
+from trainer.runs.journal import read_journal
+from trainer.runs.listing import list_runs
+from workbench.run.run_on_disk import RunOnDisk
+from workbench.run.view import RunView
 
 MOVED = "optim.policy_lr=0.02"  # after one iteration the policy's text differs from the reference's
 
@@ -150,16 +180,6 @@ def test_a_baseline_follows_the_rewards_and_the_sampling_like_a_new_one(change: 
     assert after.reference_score != before.reference_score
 
 
-def test_a_baseline_is_sampled_and_scored_once_while_nothing_changes(tmp_path: Path) -> None:
-    ppo, held_out = make_ppo(tmp_path)
-    baseline = ReferenceBaseline(held_out, draws=ppo.config.eval.best_of)
-    evaluate(ppo, held_out, 1, baseline)
-    responses, scores = baseline.responses, baseline.scores(ppo)
-    evaluate(ppo, held_out, 1, baseline)
-    assert baseline.responses is responses
-    assert baseline.scores(ppo) is scores
-
-
 def test_batch_normalisation_covers_policy_and_reference_together(tmp_path: Path) -> None:
     ppo, held_out = make_ppo(tmp_path, MOVED, "reward.normalize=batch")
     found = evaluate(ppo, held_out, 1, ReferenceBaseline(held_out, draws=ppo.config.eval.best_of))
@@ -248,21 +268,6 @@ def test_an_evaluation_learns_nothing_and_changes_no_statistics(value_model: str
     assert (ppo.rewards.state(), ppo.learner.steps) == (statistics, 2)
 
 
-def test_the_peak_of_an_evaluation_covers_its_rewards_and_nothing_before(tmp_path: Path) -> None:
-    size = 2**24
-    (tmp_path / "large.py").write_text(
-        "import mlx.core as mx\n\n"
-        "def score(prompts, **_):\n"
-        f"    return [float(mx.ones(({size // 4},)).sum().item()) for _ in prompts]\n"
-    )
-    ppo, held_out = make_ppo(tmp_path, iterations=0)
-    mx.eval(mx.ones((size,)))
-    assert evaluate(ppo, held_out, 0).memory_bytes < size
-    sources = [{"kind": "python", "path": f"{tmp_path}/large.py:score"}]
-    ppo.rewards = build_rewards(ppo.config.reward.model_validate({"sources": sources}))
-    assert size <= evaluate(ppo, held_out, 0).memory_bytes < 2 * size
-
-
 EARLY = json.dumps([*string.ascii_letters, *string.digits])  # nearly every response has one of these
 
 
@@ -327,3 +332,237 @@ def test_the_mean_of_each_reward_source_is_reported_even_without_weight(tmp_path
     for reported in (iteration, *recorder.of(Evaluation)):
         assert reported.parts.keys() == {"length", "regex"}
         assert reported.parts["length"] == pytest.approx(reported.score_mean, abs=1e-6)
+
+
+TABLE = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764, 7: 2.3646, 15: 2.1314, 30: 2.0423, 120: 1.9799, 10_000: 1.9602}
+
+
+@pytest.mark.parametrize(("df", "quantile"), TABLE.items())
+def test_quantiles_of_t_match_the_tables(df: int, quantile: float) -> None:
+    assert t_quantile(df) == pytest.approx(quantile, abs=6e-5)
+
+
+@pytest.mark.parametrize("prompts", [3, 16])
+def test_the_interval_of_a_mean_covers_it_in_95_of_100_samples(prompts: int) -> None:
+    draws = np.random.default_rng(1).normal(0.3, 2.0, (4000, prompts))
+    covers = [low <= 0.3 <= high for _, low, high in map(mean_interval, draws)]
+    assert np.mean(covers) == pytest.approx(0.95, abs=0.012)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9])
+@pytest.mark.parametrize("samples", [1, 4])
+def test_the_interval_of_a_share_covers_it_also_where_a_prompt_has_several_responses(
+    share: float, samples: int
+) -> None:
+    draws = np.random.default_rng(2).binomial(samples, share, (4000, 20)) / samples
+    covers = np.mean([low <= share <= high for _, low, high in map(share_interval, draws)])
+    assert covers >= 0.93
+    if samples == 1:
+        assert covers <= 0.98
+
+
+def test_responses_without_a_score_are_left_out() -> None:
+    scores = np.array([[1.0, math.nan], [math.nan, math.nan], [2.0, 4.0], [3.0, 3.0]])
+    means = prompt_means(scores)
+    np.testing.assert_array_equal(means, [1.0, math.nan, 3.0, 3.0])
+    assert mean_interval(means) == mean_interval(np.array([1.0, 3.0, 3.0]))
+    wins = win_shares(scores, np.full((4, 1), 2.5), np.ones((4, 2, 1), dtype=bool))
+    np.testing.assert_array_equal(wins, [0.5, math.nan, 0.5, 0.5])
+    assert share_interval(wins).value == 0.5
+    np.testing.assert_array_equal(best_of_n(scores, 1), [math.nan, math.nan, 3.0, 3.0])
+    assert math.isnan(explained_variance_of_sums(np.zeros(5)))
+    assert math.isnan(rms_of_sums(np.zeros(5)))
+
+
+def test_the_bootstrap_covers_the_explained_variance_of_a_critic() -> None:
+    draws = np.random.default_rng(3)
+    covers = []
+    for _ in range(300):
+        values = draws.normal(0, 1, (40, 6))
+        returns = values + draws.normal(0, 0.5, (40, 6))  # so 1 - 0.25 / 1.25
+        _, low, high = bootstrap_interval(critic_sums(values, returns, np.ones((40, 6))), explained_variance_of_sums)
+        covers.append(low <= 0.8 <= high)
+    assert np.mean(covers) > 0.9
+
+
+def test_one_prompt_gives_a_value_without_bounds_and_no_prompts_give_neither() -> None:
+    assert mean_interval(np.array([2.0]))[0] == 2
+    assert all(math.isnan(bound) for bound in mean_interval(np.array([2.0]))[1:])
+    assert all(math.isnan(number) for number in (*mean_interval(np.zeros(0)), *share_interval(np.zeros(0))))
+    one = critic_sums(np.zeros((1, 3)), np.arange(3.0)[None], np.ones((1, 3)))
+    assert bootstrap_interval(one, rms_of_sums)[0] == pytest.approx(math.sqrt(5 / 3))
+    assert math.isnan(bootstrap_interval(one, rms_of_sums)[1])
+
+
+def test_the_numbers_of_a_critic_are_those_of_the_trainer_whatever_the_padding_holds() -> None:
+    draws = np.random.default_rng(4)
+    mask = (np.arange(7)[None] < np.array([7, 1, 4])[:, None]).astype(float)
+    values, returns = draws.normal(2, 1, (3, 7)), draws.normal(1, 3, (3, 7))
+    of_padding = np.where(mask > 0, 0.0, math.nan)
+    sums = critic_sums(values + of_padding, returns + of_padding, mask).sum(axis=0)
+    expected = maths.explained_variance(*map(mx.array, (values * mask, returns * mask, mask)))
+    assert float(explained_variance_of_sums(sums)) == pytest.approx(float(expected), abs=1e-5)
+    errors = (returns - values)[mask > 0]
+    assert float(rms_of_sums(sums)) == pytest.approx(math.sqrt(np.mean(errors**2)))
+
+
+def test_returns_that_do_not_vary_have_no_explained_variance() -> None:
+    sums = critic_sums(np.zeros((2, 3)), np.full((2, 3), 0.1), np.ones((2, 3)))
+    assert math.isnan(float(explained_variance_of_sums(sums.sum(axis=0))))
+    assert all(math.isnan(number) for number in bootstrap_interval(sums, explained_variance_of_sums))
+
+
+def test_best_of_n_is_the_mean_over_all_choices_of_n() -> None:
+    scores = np.random.default_rng(5).normal(0, 1, (3, 6))
+    for n in range(1, 7):
+        choices = [scores[:, list(chosen)].max(axis=1) for chosen in itertools.combinations(range(6), n)]
+        np.testing.assert_allclose(best_of_n(scores, n), np.mean(choices, axis=0))
+    np.testing.assert_array_equal(best_of_n(scores, 6), scores.max(axis=1))
+    assert (best_of_kl(1), best_of_kl(4)) == (0, pytest.approx(math.log(4) - 0.75))
+
+
+def test_a_win_rate_counts_pairs_and_half_of_the_ties() -> None:
+    policy, reference = np.array([[1.0, 3.0], [0.0, 0.0]]), np.array([[2.0, 3.0], [-1.0, 0.5]])
+    nowhere = np.zeros((2, 2, 2), dtype=bool)
+    np.testing.assert_array_equal(win_shares(policy, reference, nowhere), [1.5 / 4, 2 / 4])
+    same = nowhere.copy()
+    same[0, 0, 0] = True  # scored 1 and 2, but one and the same response
+    np.testing.assert_array_equal(win_shares(policy, reference, same), [2 / 4, 2 / 4])
+
+
+REPORTED = HumanEvaluation(
+    iteration=2, comparisons=4, wins=2, ties=1, losses=1, win_rate=0.625, low=0.2, high=0.9, labellers=1
+)
+
+
+def human_result(*preferences: Preference) -> HumanEvaluation:
+    found = human_evaluation(preferences, "a")
+    assert found is not None
+    return found
+
+
+def test_the_win_rate_counts_a_tie_half_and_has_wilsons_interval() -> None:
+    labels = [judged(number, choice) for number, choice in enumerate(["a"] * 6 + ["tie", "both_bad"] + ["b"] * 2)]  # type: ignore[arg-type, list-item]
+    found = human_result(*labels)
+    assert (found.comparisons, found.wins, found.ties, found.losses) == (10, 6, 2, 2)
+    assert found.win_rate == 0.7
+    # By the definition: the shares p whose distance from 0.7 is 1.96 standard errors of their own.
+    for share in (found.low, found.high):
+        assert abs(0.7 - share) / math.sqrt(share * (1 - share) / 10) == pytest.approx(1.959964, abs=1e-5)
+    assert found.low < 0.7 < found.high
+
+
+def test_the_policys_win_counts_on_either_side() -> None:
+    swapped = ("reference", "policy")
+    found = human_result(judged(1, "b", writers=swapped), judged(2, "a"), judged(3, "a", writers=swapped))
+    assert (found.wins, found.losses) == (2, 1)
+
+
+def test_only_pairs_of_the_runs_own_policy_and_its_reference_count() -> None:
+    others = [
+        judged(1, "a", runs=("b", "b")),
+        judged(2, "a", runs=("a", "b")),
+        judged(3, "a", writers=("policy", "policy")),
+        judged(4, "a", writers=("reference", "reference")),
+        judged(5, "a", writers=("policy", "human")),
+        judged(6, "skip"),
+    ]
+    without = judged(7, "a")
+    others.append(replace(without, comparison=replace(without.comparison, origins=())))
+    three = Comparison(prompt="", completions=("x", "y", "z"), origins=(*judged(8, "a").comparison.origins, Origin()))
+    others.append(Preference(comparison=three, judgement=Judgement(ranking=((0,), (1,), (2,)))))
+    assert human_evaluation(others, "a") is None
+    found = human_result(*others, judged(9, "b"))
+    assert (found.comparisons, found.losses) == (1, 1)
+    assert human_evaluation([], "a") is None
+
+
+def test_the_last_label_of_each_labeller_counts(tmp_path: Path) -> None:
+    with PreferenceStore(tmp_path / "preferences.db") as store:
+        add_label(store, judged(1, "a"))
+        undone = add_label(store, judged(2, "a"))
+        add_label(store, judged(1, "b"))
+        add_label(store, judged(1, "skip"))
+        add_label(store, judged(1, "tie", labeller="ben"))
+        store.undo(undone, "ann")
+        found = human_result(*store.preferences())
+    assert (found.wins, found.ties, found.losses, found.labellers) == (0, 1, 1, 2)
+    assert found.comparisons == 2
+
+
+def test_the_win_rate_is_that_of_the_newest_judged_policy() -> None:
+    labels = [judged(1, "a", iteration=7), judged(2, "b", iteration=12), judged(3, "b", iteration=9)]
+    assert human_result(*labels).iteration == 12
+
+
+def test_a_finished_run_gets_the_win_rate_in_its_journal_and_is_otherwise_unchanged(tmp_path: Path) -> None:
+    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=2", "eval.every=0"))
+    run = tmp_path / "runs/a"
+    before, source, view = outcome(run), RunOnDisk(run), RunView()
+    for event in source.take():
+        view.take(event)
+    add_event(run, REPORTED)
+    assert source.take() == [REPORTED]
+    view.take(REPORTED)
+    assert view.ended is not None
+    assert read_journal(run / "events.jsonl").events[-1] == REPORTED
+    assert not read_journal(run / "events.jsonl").problems
+    assert outcome(run) == before
+    assert not RunFolder(run).is_live()
+    assert [(summary.state, summary.iteration) for summary in list_runs(tmp_path / "runs")] == [("done", 2)]
+    resumed = record(tiny_config(tmp_path, "eval.every=0"), resume=run)
+    assert [iteration.iteration for iteration in resumed.of(Iteration)] == [3]
+    assert REPORTED in read_journal(run / "events.jsonl").events
+
+
+def test_a_win_rate_stays_valid_when_later_iterations_are_repeated(tmp_path: Path) -> None:
+    control = Control()
+    abort = Recorder(lambda event: control.abort() if within(event, "update", 3) else None)
+    config = tiny_config(tmp_path, "run.name=a", "eval.every=0", "checkpoint.every=0")
+    train(config, sinks=[abort], control=control)
+    add_event(tmp_path / "runs/a", REPORTED)
+    record(config, resume=tmp_path / "runs/a")
+    assert REPORTED in read_journal(tmp_path / "runs/a/events.jsonl").events
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no run in '.*': name the folder of a run that was started"):
+        add_event(tmp_path, REPORTED)
+    assert list(tmp_path.iterdir()) == []
+
+
+BROKEN: dict[str, Any] = {
+    "nothing": {},
+    "an event of the trainer's own": {
+        "event": {"event": "end", "state": "done", "exit_code": 0, "reason": "", "iteration": 1}
+    },
+    "a number that is text": {"event": {**REPORTED.as_dict(), "wins": "2"}},
+    "a field too few": {"event": {key: value for key, value in REPORTED.as_dict().items() if key != "wins"}},
+    "too large": {"event": {**REPORTED.as_dict(), "iteration": 2**80}},
+}
+
+
+@pytest.mark.parametrize("request_values", BROKEN.values(), ids=BROKEN.keys())
+def test_nothing_else_can_be_reported(request_values: dict[str, Any], tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    complaints: list[str] = []
+    with run.lock():
+        inbox = Inbox(run.control, control := create_autospec(Control, instance=True), complaints.append)
+        send(tmp_path, "report", **request_values)
+        send(tmp_path, "report", event=REPORTED.as_dict())
+        inbox.take()
+    assert control.mock_calls == [call.report(REPORTED)]
+    (complaint,) = complaints
+    assert "ignored: " in complaint
+    assert "not a complete" in complaint
+    assert "\n" not in complaint
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_reporting_to_a_finished_run_changes_no_file_permissions(shared: bool, tmp_path: Path) -> None:
+    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=1", f"run.shared={str(shared).lower()}"))
+    journal = tmp_path / "runs/a/events.jsonl"
+    mode = journal.stat().st_mode
+    assert bool(mode & 0o044) == shared
+    add_event(journal.parent, REPORTED)
+    assert journal.stat().st_mode == mode

@@ -35,8 +35,8 @@ from trainer.memory.footprint import (
 from trainer.memory.shape import STARTER, decoder_shape, shape_of
 from trainer.models import forward
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.rollout import generation
 from trainer.models.backbone import load_tokenizer
+from trainer.rollout import generation
 
 SHAPE = decoder_shape(STARTER)
 

@@ -36,20 +36,6 @@ from workbench.cli.config import configuration
 @pytest.mark.parametrize(
     ("argv", "names"),
     [
-        ([], "--no-ui"),
-        (["--no-ui", "--resume", "nope", "--name", "x"], "--name"),
-    ],
-)
-def test_wrong_usage_is_one_line_on_stderr_that_names_it_and_exit_2(
-    argv: list[str], names: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, error = refused(capsys, *argv)
-    assert (code, names in error) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("argv", "names"),
-    [
         (["--set", "ppo.klcoef=0.1"], "ppo.kl_coef"),
         (["--set", "ppo.kl_coef=-1"], "ppo.kl_coef"),
         (["--set", "kl_coef"], "table.key=value"),
@@ -230,18 +216,6 @@ def test_the_memory_of_a_gpu_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "compiler" not in checks  # Metal's kernels are in the package
 
 
-def test_a_cuda_host_needs_no_compiler_but_is_told_what_compiling_costs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("mlx.core.cuda.is_available", lambda: True)
-    monkeypatch.setattr("mlx.core.device_info", lambda *_: {"device_name": "H100", "total_memory": 85 * 10**9})
-    checks = found()
-    assert checks["mlx"].detail.endswith(", H100, 85.0 GB of memory")
-    assert checks["compiler"].status == "ok"
-    assert "at first use" in checks["compiler"].detail
-
-
 @pytest.mark.parametrize("device", ["nvidia0", "dxg"])
 def test_an_nvidia_gpu_that_the_installed_mlx_cannot_use_is_reported(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -265,22 +239,6 @@ def test_a_cuda_build_without_a_usable_gpu_is_reported(monkeypatch: pytest.Monke
     assert checks["mlx"].status == "warn"
     assert "mlx-cuda-13 finds no NVIDIA GPU that it can use" in checks["mlx"].detail
     assert "nvidia-smi" in checks["mlx"].advice
-
-
-def test_the_speed_of_a_gpu_is_that_of_a_large_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
-    monkeypatch.setattr(mx, "device_info", lambda *_: {"device_name": "H100", "total_memory": 85 * 10**9})
-    monkeypatch.setattr(doctor.blas, "measure_matmul", lambda n, *, half: {(8192, True): 654_321.0}[n, half])
-    assert found()["matmul"].detail == "bfloat16 products at 654.3 TFLOP/s, by the GPU"
-
-
-def test_the_first_use_of_a_kernel_has_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mlx.core.metal.is_available", lambda: False)
-    monkeypatch.setattr(doctor.shutil, "which", {"g++": "/usr/bin/g++"}.get)
-    checks = found()
-    assert checks["compiler"] == Check(
-        "compiler", "ok", "/usr/bin/g++, about a second for each CPU kernel at first use"
-    )
 
 
 def test_a_machine_without_a_working_mlx_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,15 +76,6 @@ def test_runs_of_every_kind_are_compared(capsys: pytest.CaptureFixture[str]) -> 
     assert all(cell_len(line) <= 80 and line.isprintable() for line in out)
 
 
-def test_without_a_terminal_there_is_no_colour_and_the_width_is_that_of_columns(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    _, out, _ = compare(capsys, "a", "b")
-    assert "\x1b" not in "".join(out)
-    assert max(map(cell_len, out)) == 100
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -240,14 +231,3 @@ def test_a_group_names_its_runs_by_name_folder_or_pattern(
     ]
     assert " n - m, score within 4 nats: +0.200 (+0.200 to +0.200, 3 pairs)" in out
     assert ["ppo.epochs", "1", "2"] in [line.split() for line in out]
-
-
-def test_a_damaged_run_of_a_group_counts_as_far_as_it_can_be_read(
-    seeded: dict[str, RunFolder], capsys: pytest.CaptureFixture[str]
-) -> None:
-    journal = seeded["n-1"].events
-    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:8]) + b'{"ti')
-    code, out, err = compare(capsys, "--group", "m=m-*", "--group", "n=n-*")
-    assert (code, err) == (0, [f"{WARNING}B n-1: the last line is cut: its event is lost"])
-    assert "2 done, 1 interrupted, 1 damaged" in out[2]
-    assert "! n-1 of n is not done: interrupted at iteration 6 of 12" in out

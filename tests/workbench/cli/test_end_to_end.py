@@ -44,16 +44,6 @@ def test_a_headless_run_trains_and_ends_with_0(tmp_path: Path, capsys: pytest.Ca
     assert (summary.name, summary.state, summary.iteration, summary.problem) == ("a", "done", 3, "")
 
 
-def test_missing_numbers_are_null_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    constant = f'reward.sources=["{tmp_path}/rewards.py:constant"]'
-    assert headless(tmp_path, constant, "ppo.estimator=reinforce", "ppo.kl_coef=0.0", "ppo.iterations=1") == 0
-    events, _ = reported(capsys)
-    (iteration,) = [event for event in events if event["event"] == "iteration"]
-    names = ["policy_loss", "value_loss", "clip_fraction", "approx_kl", "ratio_max", "grad_norm"]
-    assert [iteration[name] for name in names] == [None] * len(names)
-    assert (iteration["score_mean"], iteration["steps"]) == (1.0, 0)
-
-
 @pytest.mark.parametrize(
     ("setting", "code", "message"),
     [

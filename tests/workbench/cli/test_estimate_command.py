@@ -83,12 +83,6 @@ def test_a_run_on_preferences_is_estimated_from_its_file_or_by_its_kind(
     assert cli.main(["estimate", "--kind", kind, "--memory", "1.3", *overrides]) == 0
 
 
-def test_a_file_of_another_kind_than_asked_for_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "run.toml").write_text('kind = "dpo"\n')
-    assert cli.main(["estimate", "--config", f"{tmp_path}/run.toml", "--kind", "ppo"]) == 2
-    assert "configures a run of kind 'dpo', not 'ppo'" in capsys.readouterr().err
-
-
 def test_a_model_that_is_not_here_has_no_estimate(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["estimate", "--set", "model.path=some/model"]) == 3
     out, _ = lines(capsys)

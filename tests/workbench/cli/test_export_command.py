@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dpo_helper import dpo_config
 from runs_helper import record, tiny_config
 
-from trainer.engine.training import train
 from trainer.models.peft_adapters import read_peft
 from workbench.cli import main as cli
 
@@ -67,15 +64,3 @@ def test_mistakes_are_reported(
     assert (code, out) == (2, "")
     assert message in err
     assert not (tmp_path / "out").exists()
-
-
-def test_a_policy_of_dpo_is_exported_with_its_preferences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pairs = tmp_path / "pairs.jsonl"
-    rows = [{"prompt": "one ", "chosen": f"a{number}", "rejected": f"b{number}"} for number in range(12)]
-    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    train(dpo_config(tmp_path, "run.name=d", f"data.preferences='{pairs}'"))
-    code, _, err = run(capsys, "export", tmp_path / "runs" / "d", "--output", tmp_path / "out")
-    assert code == 0
-    assert "TRL" not in err
-    assert len(read_peft(tmp_path / "out" / "policy", "llama").parameters) == 8
-    assert [json.loads(line) for line in (tmp_path / "out" / "preferences.jsonl").read_text().splitlines()] == rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from pathlib import Path
 from random import Random
@@ -50,15 +49,6 @@ def test_a_damaged_file_is_accepted_or_refused(whole: list[bytes], tmp_path: Pat
         with within(5, content):
             taken += _is_taken(random.choice(list(SCHEMAS)), tmp_path)
     assert taken  # otherwise only the parser is exercised
-
-
-def test_values_of_every_kind_in_every_place_are_accepted_or_refused(tmp_path: Path) -> None:
-    for random in randoms("config values", 200):
-        kind = random.choice(list(SCHEMAS))
-        values = _tables(kind, random)
-        (tmp_path / "c.toml").write_text(tomli_w.dumps(values), encoding="utf-8")
-        with within(5, values):
-            _is_taken(kind, tmp_path)
 
 
 def test_assignments_are_accepted_or_refused(tmp_path: Path) -> None:
@@ -109,21 +99,6 @@ def _check_reported(refusal: Exception) -> None:
     lines = str(refusal).splitlines()
     assert 1 <= len(lines) <= 60
     assert max(map(len, lines)) < 1000, lines
-
-
-def _tables(kind: str, random: Random) -> dict[str, Any]:
-    """Return some options of `kind`, misspelt ones among them, each with any value."""
-    values: dict[str, Any] = {}
-    keys = list(setting_keys(SCHEMAS[kind]))
-    for _ in range(random.randint(1, 6)):
-        section, _, name = random.choice(keys).partition(".")
-        name = random.choice((name, name, name, name + "s", "x" * 3000, "a.b", "")) or "unnamed"
-        table = values.setdefault(section, {})
-        if isinstance(table, dict):
-            table[name] = copy.deepcopy(random.choice(VALUES))
-        if random.random() < 0.03:
-            values[section] = copy.deepcopy(random.choice(VALUES))
-    return values
 
 
 def _text(random: Random) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import json
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -12,8 +10,6 @@ from contextlib import closing
 from pathlib import Path
 from random import Random
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 from fuzzing import NASTY, damaged, outcome, randoms, within
 from preferences_helper import add_label, preference, preferences
@@ -27,18 +23,6 @@ from trainer.preferences.store import PreferenceStore, check_store
 from workbench.cli.main import main
 
 TABLES = ("comparisons", "events", "guidelines", "sessions", "session_items", "sqlite_master")
-FORMATS = ("trl", "trl-implicit", "hh", "ultrafeedback", "columns", "k-way")
-VALUES = (None, 1, 10**400, float("nan"), "", "\ud800", [], {}, [[]], True)
-ROWS = [
-    {"prompt": "Once", "chosen": "upon a time", "rejected": "more", "score_chosen": 4.0, "score_rejected": 2},
-    {"prompt": [{"role": "user", "content": "Hi"}], "chosen": [{"role": "assistant", "content": "a"}], "rejected": []},
-    {"chosen": "\n\nHuman: Hi\n\nAssistant: there", "rejected": "\n\nHuman: Hi\n\nAssistant: no"},
-    {
-        "instruction": "Go",
-        "completions": [{"response": "a", "overall_score": 1}, {"response": "b", "overall_score": 2}],
-    },
-    {"prompt": "Go", "completions": ["a", "b", "c"], "ranking": [[1], [0, 2]], "labeller": "ann", "seconds": 2.5},
-]
 
 
 @pytest.fixture(scope="module")
@@ -68,18 +52,6 @@ def test_a_store_with_values_of_another_kind_is_read_or_reported_as_damaged(whol
         shutil.copy(whole, path)
         _overwrite(path, random)
         _use(path, random)
-
-
-def test_a_damaged_file_of_preferences_is_imported_or_refused(tmp_path: Path) -> None:
-    for random in randoms("imports", 150):
-        path = _file(tmp_path, random)
-        words = ["--skip-broken"] if random.random() < 0.5 else []
-        if random.random() < 0.5:
-            words += ["--format", random.choice(FORMATS)]
-        with within(10, path.read_bytes()):
-            outcome(main, ["preferences", "import", str(path), "--store", str(tmp_path / "new.db"), *words])
-            with contextlib.suppress(TrainerError):
-                list(load_preferences(PreferenceDataConfig(preferences=str(path), skip_broken=bool(words))))
 
 
 def _use(path: Path, random: Random) -> None:
@@ -159,33 +131,3 @@ def _overwrite(path: Path, random: Random) -> None:
             rows = f"rowid IN (SELECT rowid FROM {table} ORDER BY rowid LIMIT 1 OFFSET {random.randrange(6)})"
             with contextlib.suppress(sqlite3.DatabaseError):
                 connection.execute(f"UPDATE {table} SET {column} = {value} WHERE {rows}", (nasty,) * value.count("?"))
-
-
-def _file(folder: Path, random: Random) -> Path:
-    """Write rows of preferences in any format to a file of any kind, mostly damaged."""
-    rows = [json.loads(json.dumps(random.choice(ROWS))) for _ in range(random.randint(1, 4))]
-    for row in rows:
-        if random.random() < 0.5:
-            row[random.choice(list(row))] = random.choice(VALUES)
-    text = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
-    match random.choice(("jsonl", "json", "csv", "parquet")):
-        case "jsonl":
-            content, suffix = text, ".jsonl"
-        case "json":
-            content, suffix = json.dumps(rows).encode(), ".json"
-        case "csv":
-            content, suffix = b"prompt,chosen,rejected\r\nOnce,upon,more\r\n" * 3, ".csv"
-        case _:
-            buffer, texts = (
-                io.BytesIO(),
-                pyarrow.array([damaged(b"a text", random) for _ in range(4)], pyarrow.binary()),
-            )
-            column = pyarrow.Array.from_buffers(pyarrow.string(), 4, texts.buffers())
-            names = ("prompt", "chosen", "rejected")
-            pyarrow.parquet.write_table(pyarrow.table(dict.fromkeys(names, column)), buffer)
-            path = folder / "rows.parquet"
-            path.write_bytes(buffer.getvalue())
-            return path
-    path = folder / f"rows{suffix}"
-    path.write_bytes(damaged(content, random) if random.random() < 0.8 else content)
-    return path

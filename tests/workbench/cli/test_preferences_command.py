@@ -221,15 +221,11 @@ def test_the_newest_are_listed_first_and_no_text_of_others_reaches_the_terminal(
     ("argv", "names"),
     [
         ([], "preferences --help"),
-        (["import", "rows.jsonl", "--format", "dpo"], "dpo"),
         (["import", "rows.jsonl", "--column", "question"], "column question: must be ROLE=NAME with one of prompt"),
-        (["import", "rows.jsonl", "--column", "x=y"], "column x=y"),
-        (["export", "out.jsonl"], "--format"),
         (["export", "out.txt", "--format", "trl"], "no preferences in"),
         (["list", "--limit", "0"], "--limit 0"),
         (["card"], "import some with ppo-workbench preferences import SOURCE"),
         (["agreement", "--store", "gone.db"], "no preferences in 'gone.db'"),
-        (["check"], "no preferences in"),
     ],
 )
 def test_wrong_usage_and_an_empty_workspace_are_one_line_and_exit_2(

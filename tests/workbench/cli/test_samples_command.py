@@ -150,7 +150,6 @@ def test_a_damaged_file_causes_a_warning_and_the_others_are_printed(
     [
         (["a-0001", "--iteration", "7"], 2, "from 1 to 12"),
         (["a-0001", "--iteration", "last"], 2, "newest, or all"),
-        (["a-0001", "--iteration", "9" * 5000], 2, "newest, or all"),
         (["a-0001", "--filter", "scor>1"], 2, "score"),
         (["a-0001", "--limit", "0"], 2, "--limit 0"),
         (["a-0001", "--jsonl", "a", "--markdown", "b"], 2, "--markdown"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Sequence
 from random import Random
 
@@ -151,24 +150,6 @@ def test_an_iteration_has_the_results_of_the_newest_evaluation_by_then() -> None
     assert history.column("score_mean")[-1] == iteration(4).score_mean
 
 
-def test_an_evaluation_updates_buckets_that_were_summed_up_before_it() -> None:
-    history = MetricHistory()
-    for number in range(1, 65):
-        history.append(iteration(number))
-    assert math.isnan(history.range_of("eval/win_rate")[0])
-    history.evaluate(evaluation(60, win_rate=0.75))
-    assert history.range_of("eval/win_rate") == (0.75, 0.75)
-    assert history.buckets("eval/win_rate", 1)[0].missing == 59
-
-
-def test_without_an_evaluation_its_columns_have_no_number() -> None:
-    history = history_of([1.0, 2.0])
-    assert all(math.isnan(value) for value in history.column("eval/win_rate"))
-    assert [math.isnan(end) for end in history.range_of("eval/win_rate")] == [True, True]
-    assert history.range_of("kl") == (1.0, 2.0)
-    assert [math.isnan(end) for end in MetricHistory().range_of("kl")] == [True, True]
-
-
 def test_a_run_of_another_kind_has_the_accuracy_on_held_out_pairs_from_the_step_of_its_evaluation() -> None:
     history = MetricHistory("dpo")
     for number in (1, 2, 3):
@@ -181,36 +162,9 @@ def test_a_run_of_another_kind_has_the_accuracy_on_held_out_pairs_from_the_step_
     assert list(history.column("eval/accuracy")[1:]) == [dpo_evaluation(2).accuracy] * 2
 
 
-def test_a_repeated_iteration_replaces_itself_and_those_after_it() -> None:
-    history = history_of(range(10))
-    history.buckets("kl", 3)
-    history.append(iteration(4, kl=99.0))
-    assert list(history.numbers) == [1, 2, 3, 4]
-    assert list(history.column("kl")) == [0, 1, 2, 99]
-    assert history.buckets("kl", 1)[0].high == 99
-
-
-def test_prepended_iterations_end_before_the_existing_ones() -> None:
-    history = history_of([7.0, 8.0], first=5)
-    history.prepend(history_of(range(6)))
-    assert list(history.numbers) == [1, 2, 3, 4, 5, 6]
-    assert list(history.column("kl")) == [0, 1, 2, 3, 7, 8]
-    empty = MetricHistory()
-    empty.prepend(history)
-    assert list(empty.numbers) == list(history.numbers)
-
-
 def test_the_nearest_position_of_an_iteration_is_found_also_between_and_beside_those_there_are() -> None:
     history = MetricHistory()
     assert history.index_of(3) == 0
     for number in (10, 20, 24):
         history.append(iteration(number))
     assert [history.index_of(n) for n in (-5, 10, 14, 16, 20, 23, 1000)] == [0, 0, 0, 1, 1, 2, 2]
-
-
-def test_a_history_keeps_eight_bytes_a_number_and_no_event() -> None:
-    history = history_of(range(1000))
-    for name in history.names:
-        column = history.column(name)
-        assert isinstance(column, array)
-        assert column.itemsize == 8

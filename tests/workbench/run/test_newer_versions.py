@@ -18,7 +18,6 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.listing import list_runs
 from workbench.cli.main import main
 from workbench.kit.pane_strip import fitted, status_pieces
-from workbench.reward_model.pane import run_heading
 from workbench.run.run_on_disk import RunOnDisk
 from workbench.run.sentences import sentences
 from workbench.runs.table import COLUMNS
@@ -84,19 +83,6 @@ def test_the_screen_and_the_headless_displays_show_unknown_states_levels_and_pha
     reported = [sentence for event in RunOnDisk(folder.root).take() for sentence in sentences(event)]
     assert f"iteration 3: {HOSTILE}: see here" in reported  # the writer makes it visible
     assert f"iteration 3: decision to {HOSTILE}: because" in reported
-
-
-def test_the_heading_of_a_reward_model_shows_an_unknown_state() -> None:
-    assert SHOWN in run_heading("a", view_of(started(run_kind="reward-model"), END), live=False)
-
-
-def test_comparing_runs_shows_an_unknown_state(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    other = folder.root.with_name("b")
-    other.mkdir()
-    for path in (folder.config, folder.events):
-        (other / path.name).write_bytes(path.read_bytes())
-    assert main(["compare", str(folder.root), str(other), "--width", "120"]) == 0
-    assert SHOWN in capsys.readouterr().out
 
 
 def test_a_resumed_run_skips_unknown_decisions_and_alarms(folder: RunFolder) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from scripted_run import ended, iteration, started
 from views import drawn, view_of
 
 from trainer.events import CheckpointSaved, Evaluation, Event, StateChanged
-from workbench.headless import PlainDisplay, summary
+from workbench.headless import summary
 from workbench.kit.pane_strip import fitted, status_pieces
 from workbench.run.history import MetricHistory, kind_of
 from workbench.run.metrics import METRICS_OF_KIND
@@ -181,17 +180,6 @@ def test_the_summary_shows_the_main_numbers_of_a_run_of_each_kind() -> None:
 
 
 # Headless displays
-
-
-def test_plain_has_one_heading_and_a_line_per_step_and_prints_evaluations_apart(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    stdout = io.StringIO()
-    display = PlainDisplay(stdout)
-    for event in (other_run("dpo"), dpo_evaluation(0), dpo_step(1), dpo_step(2), dpo_evaluation(2)):
-        display.show(event)
-    assert [line.split()[0] for line in stdout.getvalue().splitlines()] == ["step", "logits", "1/12", "2/12"]
-    assert capsys.readouterr().err.count("held-out accuracy 0.710") == 2
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

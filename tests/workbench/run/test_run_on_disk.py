@@ -15,7 +15,7 @@ from long_journal import write_long_journal
 from scripted_run import ended, iteration, started
 from scripted_run import write_events as write
 
-from trainer.events import Alert, PhaseProgress, RunStarted, SamplePreview, SamplesWritten
+from trainer.events import PhaseProgress, RunStarted
 from trainer.runs import journal
 from trainer.runs.folder import RunFolder
 from trainer.runs.sinks import ProgressFile
@@ -265,29 +265,6 @@ def test_unknown_events_newer_versions_and_damage_are_reported_wherever_they_are
     assert cut == "the last line is cut: its event is lost"
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"kl": {"mean": 1.0}},
-        {"tokens": 10**30},
-        {"seconds": {"update": "fast"}},
-        {"seconds": {"update": 10**400}},
-        {"iteration": 10**30},
-        {"steps": 1.5},
-        {"message": 7, "event": "alert", "level": "info", "code": "x"},
-        {"event": "samples", "path": "", "rows": 1, "previews": [{"prompt": 1, "completion": 2, "score": 0, "kl": 0}]},
-    ],
-)
-def test_an_event_whose_fields_are_of_other_types_is_ignored(folder: Path, change: dict[str, object]) -> None:
-    write(folder, started())
-    append(folder, json.dumps({"time": 1.0, **iteration(1).as_dict(), **change}).encode() + b"\n")
-    write(folder, iteration(2))
-    source = RunOnDisk(folder)
-    assert list(take(source).history.numbers) == [2]
-    [problem] = source.problems
-    assert problem.startswith("line 3 ignored: not a complete event")
-
-
 def test_a_folder_without_a_journal_that_can_be_read_is_a_problem_until_there_is_one(folder: Path) -> None:
     source = RunOnDisk(folder)
     assert source.take() == []
@@ -301,27 +278,3 @@ def test_a_folder_without_a_journal_that_can_be_read_is_a_problem_until_there_is
     source = RunOnDisk(folder)
     assert (source.take(), source.earlier()) == ([], None)
     assert "Is a directory" in source.problems[0]
-
-
-def test_a_line_longer_than_a_block_is_read_whole(folder: Path, few_at_a_time: Callable[[int, int], None]) -> None:
-    few_at_a_time(2, 700)
-    text = SamplePreview(prompt="p", completion='"event":"iteration"' * 9000, score=0.0, kl=0.0, truncated=False)
-    long = SamplesWritten(iteration=3, path="", rows=1, previews=[text])
-    write(folder, started(), *map(iteration, range(1, 4)), long, *map(iteration, range(4, 9)), long)
-    append(folder, b'{"time":1,"event":"' + b"x" * 5000)
-    assert list(whole_run(folder).history.numbers) == list(range(1, 9))
-
-
-def test_endless_alerts_do_not_make_a_source_read_the_whole_journal(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journal, "TAIL_BYTES", 20_000)
-    monkeypatch.setattr(journal, "BLOCK_BYTES", 2000)
-    alert = Alert(iteration=3, level="info", code="x", message="again")
-    write(folder, started(), *map(iteration, range(1, 4)), *[alert] * 1000)
-    source = RunOnDisk(folder)
-    view = take(source)
-    assert 100 < len(view.alerts) < 300
-    for chunk in chunks(source):
-        view.history.prepend(chunk)
-    assert list(view.history.numbers) == [1, 2, 3]

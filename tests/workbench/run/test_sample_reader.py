@@ -212,19 +212,6 @@ def test_a_missing_or_half_written_file_is_an_error_of_one_line(folder: RunFolde
         assert all("damaged" in line for line in errors(folder))
 
 
-def test_a_file_with_a_flipped_byte_is_an_error_of_one_line_or_reads(folder: RunFolder) -> None:
-    path = write(folder, *(sample_row(row, 4) for row in range(2)))
-    whole, reported = path.read_bytes(), 0
-    for place in range(4, len(whole), 151):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
-        for read in readers(folder):
-            try:
-                read()
-            except StorageError as error:
-                reported += "\n" not in str(error)
-    assert reported > 20
-
-
 def test_a_newer_version_is_an_error_that_says_so(folder: RunFolder) -> None:
     path = write(folder, sample_row(0))
     newer = {"samples": str(SAMPLES_VERSION + 1), "iteration": "3"}

@@ -154,12 +154,6 @@ def test_a_table_is_a_sequence_of_its_samples(samples: list[Sample]) -> None:
     np.testing.assert_equal(table.scores(), [one.score for one in samples])
 
 
-def test_joining_no_tables_gives_an_empty_one() -> None:
-    table = SampleTable.joined([])
-    assert (list(table), table.outliers(), table.keys) == ([], [], [])
-    assert list(table.select(parse_query('joy score>0 is:marked -"x"'), Order("kl", descending=True))) == []
-
-
 def test_a_sample_is_found_by_its_key_at_its_present_position() -> None:
     table = table_of([sample(2, 0), sample(2, 1, score=0.9), sample(1, 0), sample(1, 1, score=0.1)])
     assert [table.position_of(key) for key in table.keys] == [0, 1, 2, 3]
@@ -169,15 +163,6 @@ def test_a_sample_is_found_by_its_key_at_its_present_position() -> None:
     missing = [SampleKey(3, 0), SampleKey(2, 2), SampleKey(10**30, -1)]
     assert [table.position_of(key) for key in missing] == [None, None, None]
     assert table.select(parse_query("score<0.5"), Order()).position_of(SampleKey(2, 0)) is None
-
-
-def test_the_texts_of_joined_tables_are_not_copied() -> None:
-    parts = [table_of([sample(iteration, row, completion="x" * 10_000) for row in range(64)]) for iteration in (2, 1)]
-    before = pa.total_allocated_bytes()
-    joined = SampleTable.joined(parts)
-    chosen = joined.select(parse_query("it=1"), Order("score", descending=True))
-    assert len(chosen) == 64
-    assert pa.total_allocated_bytes() - before < 10_000
 
 
 def test_the_summary_counts_samples_and_leaves_out_what_is_not_finite() -> None:
@@ -213,12 +198,6 @@ def test_an_outlier_stays_one_in_every_selection_it_is_in() -> None:
     assert table.select(parse_query("kl>50"), Order("kl", descending=True)).outliers() == [0, 1]
     assert table.select((), Order("kl", descending=True)).outliers() == [0, 1]
     assert table.select(parse_query("kl<50"), Order()).outliers() == []
-
-
-def test_unknown_numbers_are_not_outliers_and_infinite_ones_are() -> None:
-    scores = [math.nan, 1.0, 1.1, 0.9, math.nan, -math.inf, 1.0]
-    samples = [sample(1, row, score=score, length=None) for row, score in enumerate(scores)]
-    assert table_of(samples).outliers() == [5]
 
 
 def slow_robust_z(values: list[float]) -> list[float]:

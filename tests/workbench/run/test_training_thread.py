@@ -47,19 +47,6 @@ def test_a_stop_wakes_a_reader_that_waits() -> None:
     assert running.take(timeout=None) == []
 
 
-def test_events_taken_by_a_reader_that_competes_with_the_writer_are_all_there() -> None:
-    running, count = TrainingThread(Config()), 2000
-    thread = threading.Thread(target=lambda: [running.emit(iteration(n)) for n in range(count)])
-    thread.start()
-    taken: list[Event] = []
-    while len(taken) < count:
-        events = running.take(timeout=5)
-        assert events or taken, "the reader was not woken"
-        taken += events
-    thread.join()
-    assert [event.iteration for event in taken if isinstance(event, Iteration)] == list(range(count))
-
-
 def test_a_thread_gives_every_event_and_then_the_end() -> None:
     script = Script(done)
     with TrainingThread(Config(), preset="quickstart", train=script) as running:

@@ -157,11 +157,6 @@ def test_a_process_that_continues_a_run_gets_the_trust_that_could_not_be_saved_a
     assert untrusted() == "1\n"
 
 
-def test_a_reward_without_code_asks_nothing(trainer: Script, tmp_path: Path) -> None:
-    assert cli.main(["--no-ui"]) == 0
-    assert not (tmp_path / "state").exists()
-
-
 def test_preferences_without_a_trusted_reward_train_nothing(config: Path, marker: Path, tmp_path: Path) -> None:
     config.write_text('kind = "dpo"\n' + config.read_text())
     assert cli.main(["dpo", "--config", str(config), "--data", str(tmp_path / "pairs.jsonl")]) == 3

@@ -52,13 +52,6 @@ def test_an_interrupt_after_any_signal_restores_the_terminal_and_leaves(first: s
     assert calls.made[1:] == ["restore", "leave"]
 
 
-def test_a_second_hang_up_or_termination_does_not_cut_the_checkpoint_short(calls: Calls) -> None:
-    with stop_on_signals(calls.stop, calls.restore):
-        signal.raise_signal(signal.SIGHUP)
-        signal.raise_signal(signal.SIGTERM)
-    assert "leave" not in calls.made
-
-
 def test_signals_after_a_stop_do_not_kill_the_process_on_its_way_out(calls: Calls) -> None:
     with stop_on_signals(calls.stop, calls.restore):
         for _ in range(50):

@@ -1,7 +1,8 @@
-"""The command line for its users: what it prints where, its exit codes, its signals, and what it loads."""
+"""The command line for its users: what it prints where, its exit codes, what it loads, and a new workspace."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -12,23 +13,23 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import pytest
 from apart import ROOT
-from scripted_run import ERROR, alarm, ended, lines, make_run, refused, write_events
+from scripted_run import ERROR, Script, alarm, done, ended, lines, make_run, refused, training_module, write_events
 from token_samples import sample_row
 
-from trainer import doctor, errors
-from trainer.config import Config
+from trainer import errors
+from trainer.config import Config, load_config
 from trainer.config.pairs import DPOConfig, RewardModelConfig
+from trainer.config.reward_sources import LexiconSource, ModelSource, PythonSource
 from trainer.distributed.ranks import HUNG
-from trainer.doctor import Check
 from trainer.errors import TrainerError
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
 from workbench.cli import main as cli
 from workbench.cli import train, ui
 from workbench.cli.config import configuration
+from workbench.cli.ui import opening
 
 # usage
 
@@ -161,94 +162,6 @@ def test_a_run_that_ended_with_an_error_says_which_and_json_has_one_object_a_lin
     assert Path(run["folder"]).samefile(folder)
 
 
-# doctor
-
-
-def found() -> dict[str, Check]:
-    return {check.name: check for check in doctor.checks()}
-
-
-def test_doctor_names_the_folder_of_the_starter_for_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.starter, "starter_is_cached", lambda: True)
-    assert found()["starter"].detail == f"converted, in {doctor.starter.starter_folder()}"
-
-
-@pytest.mark.parametrize(("status", "code"), [("ok", 0), ("warn", 0), ("fail", 3)])
-def test_doctor_prints_a_line_a_check_and_fails_when_one_does(
-    status: Any, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    printed = [Check("mlx", "ok", "runs"), Check("compiler", status, "no g++", "apt install g++")]
-    monkeypatch.setattr(doctor, "checks", lambda: iter(printed))
-    assert cli.main(["doctor"]) == code
-    out, _ = lines(capsys)
-    assert [line.split()[:2] for line in out] == [["ok", "mlx"], [status, "compiler"]]
-    assert out[1].endswith("no g++: apt install g++")
-
-
-def test_the_checks_name_what_is_missing_and_a_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("PPO_WORKBENCH_CACHE", str(tmp_path))
-    monkeypatch.setattr(doctor.starter, "PACKAGE", "no_such_package")
-    monkeypatch.setattr("mlx.core.metal.is_available", lambda: False)
-    monkeypatch.setattr(doctor, "QUICKSTART_BYTES", 10**18)
-    checks = found()
-    assert list(checks) == ["packages", "mlx", "limits", "matmul", "compiler", "starter", "cache", "memory"]
-    assert checks["mlx"].status == "ok"
-    assert re.match(r"MLX uses up to \d+\.\d GB; beyond that it swaps or fails", checks["limits"].detail)
-    assert checks["compiler"].status == "warn"
-    assert "which MLX needs to compile its CPU kernels (without it, log-probs" in checks["compiler"].detail
-    assert (checks["starter"].status, checks["memory"].status) == ("warn", "warn")
-    assert all(check.advice for check in checks.values() if check.status != "ok")
-
-
-def test_the_memory_of_a_gpu_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    about = {"device_name": "M9", "memory_size": 64 * 10**9, "max_recommended_working_set_size": 48 * 10**9}
-    monkeypatch.setattr("mlx.core.device_info", lambda device=None: about)
-    monkeypatch.setattr("mlx.core.metal.is_available", lambda: True)
-    monkeypatch.setattr("mlx.core.get_memory_limit", lambda: 72 * 10**9)
-    monkeypatch.setattr("mlx.core.set_cache_limit", lambda limit: 70 * 10**9)
-    checks = found()
-    assert checks["mlx"].detail.endswith(", M9, 64.0 GB of memory")
-    assert checks["limits"].detail == (
-        "MLX uses up to 72.0 GB; beyond that it swaps or fails. It keeps up to 70,000 MB of what it frees; "
-        "48.0 GB stay wired while it trains: the rest may be paged out, which is slow"
-    )
-    assert "compiler" not in checks  # Metal's kernels are in the package
-
-
-@pytest.mark.parametrize("device", ["nvidia0", "dxg"])
-def test_an_nvidia_gpu_that_the_installed_mlx_cannot_use_is_reported(
-    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / device).touch()
-    monkeypatch.setattr(doctor.blas, "DEVICES", tmp_path)
-    monkeypatch.setattr(doctor, "version_of", {"mlx": "0.32.4", "mlx-cpu": "0.32.4"}.get)
-    packages = next(doctor.checks())
-    assert packages.status == "warn"
-    assert f"an NVIDIA GPU ({tmp_path / device}), but mlx-cpu trains on the CPU" in packages.detail
-    assert packages.advice.endswith("pip install 'ppo-workbench[cuda]'")
-    (tmp_path / device).unlink()
-    assert next(doctor.checks()).status == "ok"
-
-
-def test_a_cuda_build_without_a_usable_gpu_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.cpu))
-    monkeypatch.setattr(doctor, "version_of", {"mlx": "0.32.4", "mlx-cuda-13": "0.32.4"}.get)
-    checks = found()
-    assert checks["packages"].status == "ok"
-    assert checks["mlx"].status == "warn"
-    assert "mlx-cuda-13 finds no NVIDIA GPU that it can use" in checks["mlx"].detail
-    assert "nvidia-smi" in checks["mlx"].advice
-
-
-def test_a_machine_without_a_working_mlx_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "mlx.core", None)  # an import that fails
-    checks = found()
-    assert checks["mlx"].status == "fail"
-    assert "ppo-workbench[cpu]" in checks["mlx"].advice
-    assert "matmul" not in checks
-
-
 # version
 
 
@@ -360,3 +273,94 @@ def test_a_full_disk_under_the_output_is_an_error_in_one_line(words: list[str]) 
 def test_words_after_two_dashes_are_not_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["watch", "--", "--gone"]) == 2
     assert "no run '--gone'" in capsys.readouterr().err
+
+
+MADE = ("config.toml", "prompts.jsonl", "reward.py", "README.md", "runs")
+
+
+def test_a_workspace_is_whole_and_prints_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["new", "a place/mine"]) == 0
+    folder = Path("a place/mine")
+    assert {path.name for path in folder.iterdir()} == {*MADE}
+    out, err = lines(capsys)
+    assert out == [
+        f"made {folder / name}" for name in ("config.toml", "prompts.jsonl", "reward.py", "README.md", "runs")
+    ]
+    assert err[-1].endswith("go on with: cd 'a place/mine' && ppo-workbench")
+    config = load_config(folder / "config.toml")
+    assert config.model.path == "starter"
+    assert config.reward.sources == [LexiconSource()]
+    rows = [json.loads(line) for line in (folder / "prompts.jsonl").read_text().splitlines()]
+    assert len(rows) == len({row["prompt"] for row in rows}) >= 8
+    commands = [line for line in (folder / "README.md").read_text().splitlines() if line.startswith("ppo-workbench")]
+    assert len(commands) == 3
+
+
+def test_the_example_of_a_reward_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli.main(["new", "mine", "--reward", "reward.py:score", "--model", "someone/some-model"]) == 0
+    config = load_config("mine/config.toml")
+    assert config.reward.sources == [PythonSource(path="reward.py:score")]
+    assert config.model.path == "someone/some-model"
+    spec = importlib.util.spec_from_file_location("example_of_a_reward", "mine/reward.py")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+    assert module.score(["a", "b"], ["none", "one, two, three, four"], mood=["x", "y"]) == [0, 1]
+
+
+def test_folders_are_written_out_so_that_they_are_found_from_the_workspace(tmp_path: Path) -> None:
+    for name in ("weights", 'a "reward" model'):
+        Path(name).mkdir()
+    assert cli.main(["new", "mine", "--model", "weights", "--reward", 'a "reward" model']) == 0
+    config = load_config("mine/config.toml")
+    assert config.model.path == str(tmp_path / "weights")
+    assert config.reward.sources == [ModelSource(path=str(tmp_path / 'a "reward" model'))]
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["full"], "'full' has files in it: name a folder that is new or empty"),
+        (["full/file"], "'full/file' is a file: name a folder that is new or empty"),
+        (["fresh", "--reward", "lexikon"], "lexikon"),
+        (["fresh", "--model", ""], "model.path"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_and_nothing_is_left(
+    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("full").mkdir()
+    Path("full/file").write_text("mine")
+    assert cli.main(["new", *argv]) == 2
+    out, err = lines(capsys)
+    assert out == []
+    assert err[0].startswith(ERROR)
+    assert words in "\n".join(err)
+    assert [path.name for path in Path("full").iterdir()] == ["file"]
+    assert Path("full/file").read_text() == "mine"
+    assert not Path("fresh").exists()
+
+
+def test_an_empty_folder_is_used_and_one_that_cannot_be_written_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("empty").mkdir()
+    assert cli.main(["new", "empty"]) == 0
+    Path("file").write_text("")
+    assert cli.main(["new", "file/inside"]) == 3
+    assert "cannot write 'file/inside'" in lines(capsys)[1][-1]
+
+
+def test_the_program_uses_the_workspace_that_it_is_started_in(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert opening(cli.parse([])).source == "quickstart"
+    cli.main(["new", "mine"])
+    monkeypatch.chdir("mine")
+    assert opening(cli.parse([])).source == "config.toml"
+    assert opening(cli.parse(["--config", "quickstart"])).source == "quickstart"
+    script = Script(done)
+    monkeypatch.setitem(__import__("sys").modules, "trainer.engine.training", training_module(script))
+    assert cli.main(["--no-ui", "--display", "plain"]) == 0
+    assert script.received["config"].data.prompts == "prompts.jsonl"
+    monkeypatch.chdir("runs")
+    Path("config.toml").write_text("")
+    assert opening(cli.parse([])).source == "quickstart", "the folder of a run is no workspace"

@@ -1,9 +1,10 @@
-"""The screen reads the samples of a run as the trainer wrote them, whatever a file lacks."""
+"""The screen reads the samples of a run, and their marks, whatever a file lacks."""
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -21,13 +22,15 @@ from token_samples import SETTINGS, sample_row, token_sample
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import SAMPLES_VERSION, TOKEN_COLUMNS, read_samples, write_samples
+from workbench.run.bookmarks import Bookmarks
 from workbench.run.sample_reader import (
     preview_samples,
     read_batch,
     read_channel_columns,
     read_token_sample,
+    scan,
 )
-from workbench.run.sample_table import Alternative, Sample, SampleKey, TokenSample
+from workbench.run.sample_table import Alternative, Sample, SampleKey, SampleTable, TokenSample
 
 
 @pytest.fixture
@@ -266,3 +269,134 @@ def test_importing_the_reader_imports_neither_pyarrow_nor_numpy(modules: list[st
     code = f"import sys, {', '.join(modules)}; print({{'pyarrow', 'numpy'}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.fixture(scope="module")
+def long_run_written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    long_run = RunFolder(tmp_path_factory.mktemp("long_run_written"))
+    for iteration in range(1, 121):
+        rows = [sample_row(iteration, 1), sample_row(0, 1)]
+        write_samples(long_run.samples_file(iteration), rows, iteration, SETTINGS)
+    return long_run.root
+
+
+@pytest.fixture
+def long_run(long_run_written: Path, tmp_path: Path) -> RunFolder:
+    """Make 120 iterations of two samples each: the rows `iteration` and 0."""
+    return RunFolder(Path(shutil.copytree(long_run_written, tmp_path / "run")))
+
+
+def test_a_whole_run_comes_newest_first_in_parts_and_damage_is_reported(long_run: RunFolder) -> None:
+    long_run.samples_file(70).write_bytes(b"PAR1")
+    long_run.samples_file(5).unlink()
+    parts = [(part.table.keys, part.done, part.total, part.problems) for part in scan(long_run, range(1, 121))]
+    keys = [key for found, *_ in parts for key in found]
+    whole = [iteration for iteration in range(120, 0, -1) if iteration not in (70, 5)]
+    assert keys == [SampleKey(iteration, row) for iteration in whole for row in (iteration, 0)]
+    assert len(parts) > 1
+    done = [done for _, done, _, _ in parts]
+    assert done == sorted(set(done))
+    assert {total for _, _, total, _ in parts} == {120} == {done[-1]}
+    problems = [problem for *_, reported in parts for problem in reported]
+    assert ["step-000070" in problems[0], "step-000005" in problems[1], len(problems)] == [True, True, 2]
+
+
+def test_a_scan_that_is_stopped_reads_no_further_file(long_run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+
+    def counted(path: Path, *columns: Any) -> pa.Table:
+        read.append(path)
+        return read_samples(path, *columns)
+
+    monkeypatch.setattr("workbench.run.sample_reader.read_samples", counted)
+    parts = [len(part.table) for part in scan(long_run, range(1, 121), lambda: len(read) >= 60)]
+    assert len(read) == 60
+    assert sum(parts) < 2 * 60
+
+
+def test_parts_grow_so_that_going_through_all_with_each_is_cheap(
+    long_run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert list(scan(long_run, [])) == []
+    assert [len(part.table) for part in scan(long_run, [1, 2])] == [4], "few iterations are one part"
+    monkeypatch.setattr("workbench.run.sample_reader.read_batch", lambda *_: SampleTable.joined([]))
+    done_by_part = [part.done for part in scan(RunFolder(long_run.root / "none"), range(1, 100_001))]
+    assert len(done_by_part) > 20
+    assert sum(done_by_part) <= 6 * 100_000
+
+
+A, B, C = SampleKey(3, 1), SampleKey(12, 0), SampleKey(12, 63)
+
+
+def file(folder: RunFolder) -> Path:
+    return folder.root / "bookmarks.json"
+
+
+def test_a_mark_is_set_removed_and_read_back(folder: RunFolder) -> None:
+    bookmarks = Bookmarks(folder)
+    assert (list(bookmarks), bookmarks.problem, A in bookmarks) == ([], "", False)
+    assert list(folder.root.iterdir()) == []
+    assert [bookmarks.toggle(key) for key in (C, A, B, A)] == [True, True, True, False]
+    for each in (bookmarks, Bookmarks(folder)):
+        assert list(each) == [B, C]
+        assert len(each) == 2
+        assert B in each
+        assert A not in each
+        assert each.problem == ""
+    assert json.loads(file(folder).read_text()) == {"version": 1, "samples": [[12, 0], [12, 63]]}
+    assert list(folder.root.iterdir()) == [file(folder)]
+
+
+BROKEN = {
+    "cut": b'{"version": 1, "samples": [[3,',
+    "not UTF-8": b"\xff\xfe",
+    "no samples": b'{"version": 1}',
+    "not pairs": b'{"version": 1, "samples": [[3, 1, 2]]}',
+    "lists": b'{"version": 1, "samples": [[[], 1]]}',
+    "fractions": b'{"version": 1, "samples": [[3.5, 1]]}',
+    "too large": b'{"version": 1, "samples": [[3, 99999999999999999999]]}',
+    "deep": b"[" * 100_000,
+    "newer": b'{"version": 2, "samples": {"3": [1]}}',
+}
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
+def test_a_broken_file_is_reported_and_never_overwritten(folder: RunFolder, content: bytes) -> None:
+    file(folder).write_bytes(content)
+    bookmarks = Bookmarks(folder)
+    assert ("newer version" if b'"version": 2' in content else "damaged") in bookmarks.problem
+    assert "\n" not in bookmarks.problem
+    assert list(bookmarks) == []
+    with pytest.raises(StorageError, match=r"bookmarks\.json"):
+        bookmarks.toggle(A)
+    assert file(folder).read_bytes() == content
+    assert list(bookmarks) == []
+
+
+def test_a_file_that_broke_meanwhile_is_not_overwritten_either_and_a_folder_in_its_place_is_reported(
+    folder: RunFolder,
+) -> None:
+    bookmarks, other = Bookmarks(folder), Bookmarks(folder)
+    bookmarks.toggle(A)
+    assert not other.toggle(A), "marks that another program has set are known"
+    bookmarks.toggle(A)
+    file(folder).write_text("broken")
+    with pytest.raises(StorageError, match="damaged"):
+        bookmarks.toggle(B)
+    assert list(bookmarks) == [A]
+    file(folder).unlink()
+    file(folder).mkdir()
+    assert "cannot be read" in Bookmarks(folder).problem
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_and_nothing_changes(folder: RunFolder) -> None:
+    bookmarks = Bookmarks(folder)
+    bookmarks.toggle(A)
+    before = file(folder).read_bytes()
+    (folder.root / ".bookmarks.json.tmp").mkdir()  # root may write anywhere but over a folder
+    for key in (A, B):
+        with pytest.raises(StorageError, match=r"cannot write bookmarks '.*bookmarks\.json'.*writable") as error:
+            bookmarks.toggle(key)
+        assert "\n" not in str(error.value)
+        assert list(bookmarks) == [A]
+    assert file(folder).read_bytes() == before

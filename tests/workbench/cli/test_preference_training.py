@@ -1,4 +1,4 @@
-"""`ppo-workbench reward-model`: train, eval, score, from the command line to exit codes."""
+"""`ppo-workbench reward-model` and `dpo`: train, eval and score, from the command line to exit codes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,28 @@ import pytest
 from preference_samples import labelled, reward_config
 from runs_helper import newest_checkpoint
 
+from trainer.events import DPOEvaluation, DPOStep, RunStarted
 from trainer.preferences.formats import write_preferences
 from trainer.runs.folder import open_run
+from trainer.runs.journal import read_journal
 from workbench.cli.main import main
 
 SETTINGS = ("train.batch_size=8", "optim.lr=0.01", "model.lora_scale=4", "data.eval_fraction=0.2")
+DPO = """\
+kind = "dpo"
+model.path = "model"
+train.batch_size = 32
+optim.lr = 0.01
+rollout.max_new_tokens = 4
+"""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Make a working folder with a tiny model and 60 pairs in a file."""
+    """Make a working folder with a tiny model, 60 pairs in a file, and `dpo.toml`."""
     reward_config(tmp_path)
     write_preferences(labelled(60), tmp_path / "pairs.jsonl", format="trl")
+    (tmp_path / "dpo.toml").write_text(DPO)
     return tmp_path
 
 
@@ -84,31 +94,51 @@ def test_score_prints_a_json_line_for_each_completion_the_same_from_a_file(
         assert row["score"] == pytest.approx(rows[row["id"]]["score"], abs=1e-4)
 
 
+def test_dpo_makes_a_policy_in_a_run_of_its_own_that_resumes_by_name(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["dpo", "--config", "dpo.toml", "--data", "pairs.jsonl"]) == 0
+    heading, _, *rows = capsys.readouterr().out.splitlines()
+    assert heading.split()[:3] == ["step", "loss", "accuracy"]
+    assert [row.split()[0] for row in rows] == ["1/2", "2/2"]
+    run = folder / "runs/dpo-0001"
+    assert (run / "checkpoints/step-000002/policy/adapters.safetensors").is_file()
+    kinds = [type(event) for event in read_journal(run / "events.jsonl").events]
+    assert [kind for kind in kinds if issubclass(kind, DPOStep | DPOEvaluation)] == [
+        DPOEvaluation,
+        DPOStep,
+        DPOStep,
+        DPOEvaluation,
+    ]
+    assert main(["dpo", "--resume", "dpo-0001", "--display", "json"]) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (started,) = [event for event in events if event["event"] == RunStarted.kind]
+    assert (started["run_kind"], started["resumed_at"]) == ("dpo", 2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "reported"),
     [
-        (["train", "--data", "nowhere.jsonl"], 3, "no such file"),
-        (["train", "--set", "train.epoch=2"], 2, "did you mean 'train.epochs'"),
-        (["train", "--config", "nowhere.toml"], 2, "no file 'nowhere.toml'"),
-        (["train", "--resume", "x", "--data", "pairs.jsonl"], 2, "cannot be used with --resume"),
-        (["train", "--resume", "x", "--set", "optim.lr=1"], 2, "cannot change in a resumed run"),
-        (["score", "nothing"], 2, "give completions either with"),
-        (["score", "nothing", "--data", "pairs.jsonl"], 3, "pairs.jsonl:1: lacks the column completion"),
+        ("reward-model train --data nowhere.jsonl", 3, "no such file"),
+        ("reward-model train --set train.epoch=2", 2, "did you mean 'train.epochs'"),
+        ("reward-model train --config nowhere.toml", 2, "no file 'nowhere.toml'"),
+        ("reward-model train --config dpo.toml", 2, "configures a run of kind 'dpo'"),
+        ("reward-model train --resume x --data pairs.jsonl", 2, "cannot be used with --resume"),
+        ("reward-model train --set model.path=model", 2, "preferences.db"),
+        ("reward-model score nothing", 2, "give completions either with"),
+        ("reward-model score nothing --data pairs.jsonl", 3, "pairs.jsonl:1: lacks the column completion"),
+        ("dpo --set train.loss=hinge", 2, "train.loss = 'hinge'"),
+        ("dpo --resume x --set train.beta=1", 2, "cannot change in a resumed run"),
     ],
 )
-def test_impossible_requests_are_reported_in_a_line(
-    arguments: list[str], code: int, reported: str, folder: Path, capsys: pytest.CaptureFixture[str]
+def test_impossible_requests_are_reported_in_one_line(
+    arguments: str, code: int, reported: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["reward-model", *arguments]) == code
+    assert main(arguments.split()) == code
     out, err = capsys.readouterr()
     assert out == ""
-    assert reported in err
-    assert "Traceback" not in err
-
-
-def test_without_a_store_or_a_source_the_way_out_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reward-model", "train", "--set", "model.path=model"]) in (2, 3)
-    assert "preferences.db" in capsys.readouterr().err
+    [error] = [line for line in err.splitlines() if "error" in line]
+    assert reported in error
 
 
 def test_a_ppo_run_is_not_a_reward_model_and_vice_versa(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`ppo-workbench samples` prints what a run has written, or exports it, and says in a line what it cannot do."""
+"""`ppo-workbench samples` and `export`: what they print and write, and what they refuse."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from runs_helper import record, tiny_config
 from scripted_run import lines, make_run, refused
 from token_samples import SETTINGS, sample_row
 
+from trainer.models.peft_adapters import read_peft
 from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
 from workbench.cli import main as cli
@@ -171,3 +173,59 @@ def test_a_run_without_samples_and_one_whose_only_file_is_damaged_are_reported(
     for name, problem in (("b-0001", "run.save_samples"), ("a-0001", "damaged")):
         code, error = refused(capsys, "samples", name)
         assert (code, problem in error) == (3, True)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    record(tiny_config(folder, "run.name=a", "ppo.iterations=2", "checkpoint.keep=0"))
+    return folder
+
+
+def export_run(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[int, str, str]:
+    code = cli.main(list(map(str, words)))
+    return code, *capsys.readouterr()
+
+
+def test_the_folder_goes_to_stdout_and_what_is_lost_to_stderr(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = export_run(capsys, "export", "a", "--dir", trained / "runs")
+    assert (code, out) == (0, "exports/a\n")
+    assert "lost: model.value_model, reward.sources, ppo.ratio_threshold" in err
+    assert "exports/a/README.md" in err
+    assert sorted(path.name for path in (tmp_path / "exports" / "a").iterdir() if path.is_dir()) == [
+        "policy",
+        "trl",
+        "value-model",
+        "verl",
+    ]
+
+
+def test_a_checkpoint_and_a_base_can_be_named(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--checkpoint", 1, "--base", "someone/model")
+    code, _, _ = export_run(capsys, "export", trained / "runs" / "a", "--output", tmp_path / "out", *options)
+    assert code == 0
+    first = read_peft(tmp_path / "out" / "policy", "llama")
+    assert first.base == "someone/model"
+    export_run(capsys, "export", trained / "runs" / "a", "--output", tmp_path / "out", "--force")
+    assert read_peft(tmp_path / "out" / "policy", "llama").parameters.keys() == first.parameters.keys()
+    assert (tmp_path / "out" / "trl" / "train.py").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["b"], "no run 'b'"),
+        (["a", "--checkpoint", "9"], "has no complete checkpoint 9"),
+    ],
+)
+def test_mistakes_of_an_export_are_reported(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    code, out, err = export_run(capsys, "export", *words, "--dir", trained / "runs", "--output", tmp_path / "out")
+    assert (code, out) == (2, "")
+    assert message in err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,306 @@
+"""What surrounds the program: signals, its processes, its output and logs, and the machine."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from apart import ROOT
+
+from trainer.config.schema import ModelConfig
+from trainer.errors import ModelError
+from trainer.models import blas
+from workbench.labelling.session_worker import score as score_rows
+from workbench.reward_model.training import RewardTraining
+from workbench.system import machine, signals
+from workbench.system.children import LOG, continue_headless, last_error, with_share_of_cores
+from workbench.system.machine import room_for, this_machine
+from workbench.system.output import cut_log, new_log
+from workbench.system.signals import REASONS, stop_on_signals
+
+
+class Calls:
+    """Record of what the signal handler asked for."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+
+    def stop(self, reason: str) -> None:
+        self.made.append(reason)
+
+    def restore(self) -> None:
+        self.made.append("restore")
+
+    def leave(self) -> None:
+        self.made.append("leave")
+        raise SystemExit(130)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    found = Calls()
+    monkeypatch.setattr(signals, "leave_now", found.leave)
+    return found
+
+
+@pytest.mark.parametrize("number", REASONS)
+def test_each_signal_asks_for_a_stop_and_names_itself(number: signal.Signals, calls: Calls) -> None:
+    with stop_on_signals(calls.stop, calls.restore):
+        signal.raise_signal(number)
+    assert len(calls.made) == 1
+    assert number.name in calls.made[0]
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_after_any_signal_restores_the_terminal_and_leaves(first: signal.Signals, calls: Calls) -> None:
+    with stop_on_signals(calls.stop, calls.restore):
+        signal.raise_signal(first)
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGINT)
+    assert calls.made[1:] == ["restore", "leave"]
+
+
+def test_signals_after_a_stop_do_not_kill_the_process_on_its_way_out(calls: Calls) -> None:
+    with stop_on_signals(calls.stop, calls.restore):
+        for _ in range(50):
+            signal.raise_signal(signal.SIGTERM)
+    for number in REASONS:
+        signal.raise_signal(number)
+    assert set(calls.made) == {REASONS[signal.SIGTERM]}
+
+
+def test_handlers_are_put_back_and_ignored_signals_stay_ignored(calls: Calls) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    hang_up = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with stop_on_signals(calls.stop, calls.restore):
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGTERM) != before
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, hang_up)
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert calls.made == []
+
+
+PLANTED = ("random.py", "trainer.py", "workbench.py", "pydantic.py")
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "given", "share"),
+    [(2, {}, "3"), (4, {}, "1"), (9, {}, "1"), (1, {}, None), (2, {"MKL_NUM_THREADS": "5"}, None)],
+)
+def test_each_process_gets_its_share_of_six_cores_unless_the_user_has_set_one(
+    jobs: int, given: dict[str, str], share: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(6), raising=False)
+    for name in THREADS:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert with_share_of_cores(jobs) == {**os.environ, **(dict.fromkeys(THREADS, share) if share else {})}
+
+
+def test_the_last_error_of_a_log_counts_else_its_last_line() -> None:
+    log = io.BytesIO(b"ppo-workbench: error: first\nppo-workbench: error: second\nTraceback\n\n")
+    assert last_error(log) == "second"
+    assert last_error(io.BytesIO(b"one\ntwo\n\n")) == "two"
+    assert last_error(io.BytesIO()) == ""
+
+
+def detach(folder: Path) -> str:
+    continue_headless(folder).wait()
+    return (folder / LOG).read_text()
+
+
+def train(folder: Path) -> str:
+    training = RewardTraining(folder / "preferences.db", folder, [])
+    training.process.wait()
+    return training.end()[1]
+
+
+def score(folder: Path) -> str:
+    with pytest.raises(ModelError) as refused:
+        score_rows("nowhere", [("Once", " there was joy.")], closing=threading.Event())
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("start", "reported"),
+    [(detach, "no run was started there"), (train, "preferences.db"), (score, "nowhere")],
+    ids=["detach", "reward training", "scoring"],
+)
+def test_a_child_imports_nothing_from_the_working_folder(
+    start: Callable[[Path], str], reported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    for name in PLANTED:
+        (tmp_path / name).write_text(f"open({str(tmp_path / 'executed')!r}, 'w').close()\nraise SystemExit(99)\n")
+    assert reported in start(tmp_path)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_no_other_place_starts_the_interpreter() -> None:
+    modules = [path for package in ("trainer", "workbench") for path in (ROOT / package).rglob("*.py")]
+    found = sorted(path.name for path in modules if "sys.executable" in path.read_text())
+    assert found == ["children.py"]
+
+
+CODE = """
+import os, sys
+from pathlib import Path
+from workbench.system.output import native_output_to
+with native_output_to(Path(sys.argv[1])):
+    os.write(1, b"native on 1;")
+    os.write(2, b"native on 2;")
+    sys.__stderr__.write("drawn;")
+    sys.__stderr__.flush()
+    terminal = os.isatty(sys.__stdout__.fileno())
+os.write(2, f"back, {terminal}.".encode())
+"""
+
+GONE = """
+import os, pty, sys
+from pathlib import Path
+from workbench.system.output import native_output_to
+master, terminal = pty.openpty()
+os.dup2(terminal, 1)
+os.dup2(terminal, 2)
+os.close(terminal)
+with native_output_to(Path(sys.argv[1])):
+    os.close(master)
+    for _ in range(100):
+        sys.__stderr__.write("drawn" * 1000)
+        sys.__stderr__.flush()
+    sys.__stderr__.write("left in the buffer")
+"""
+
+
+def run_in_a_terminal(log: Path) -> str:
+    master, terminal = pty.openpty()
+    try:
+        subprocess.run(
+            [sys.executable, "-c", CODE, str(log)],
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            check=True,
+        )
+        printed = b""
+        while not printed.endswith(b".") and select.select([master], [], [], 10)[0]:  # a pty hands it over in parts
+            printed += os.read(master, 10_000)
+        return printed.decode()
+    finally:
+        os.close(master)
+        os.close(terminal)
+
+
+def test_native_output_is_in_the_log_and_not_on_the_terminal(tmp_path: Path) -> None:
+    log = tmp_path / "a" / "workbench.log"
+    assert run_in_a_terminal(log) == "drawn;back, True."
+    assert log.read_text() == "native on 1;native on 2;"
+
+
+def test_a_log_that_cannot_be_opened_costs_the_output_and_not_the_screen(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a file where the folder should be")
+    assert run_in_a_terminal(tmp_path / "a" / "workbench.log") == "drawn;back, True."
+
+
+def test_what_is_drawn_on_a_terminal_that_has_gone_is_lost_and_no_error(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", GONE, str(tmp_path / "log")], check=True)
+    assert (tmp_path / "log").read_text() == ""
+
+
+def test_each_process_has_a_log_and_the_newest_of_others_stay(tmp_path: Path) -> None:
+    for number in range(12):
+        log = tmp_path / f"workbench-{number}.log"
+        log.touch()
+        os.utime(log, (number, number))
+    (tmp_path / "notes.log").touch()
+    assert new_log(tmp_path) == tmp_path / f"workbench-{os.getpid()}.log"
+    kept = {path.name for path in tmp_path.iterdir()}
+    assert kept == {"notes.log", *(f"workbench-{number}.log" for number in range(3, 12))}
+
+
+def test_a_long_log_is_cut_to_its_last_lines_and_continued(tmp_path: Path) -> None:
+    log = tmp_path / "workbench-1.log"
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        os.write(descriptor, b"one line of it\n" * 1000)
+        assert not cut_log(log)
+        for _ in range(300):
+            os.write(descriptor, b"one line of it\n" * 1000)
+        assert cut_log(log)
+        os.write(descriptor, b"the last one\n")
+    finally:
+        os.close(descriptor)
+    lines = log.read_bytes().splitlines()
+    assert 900_000 < log.stat().st_size < 1_100_000
+    assert {*lines[:-1]} == {b"one line of it"}
+    assert lines[-1] == b"the last one"
+    assert not cut_log(tmp_path / "missing.log")
+
+
+@pytest.fixture(autouse=True)
+def _memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=100, available=40))
+    machine.nvidia_gpu.cache_clear()
+    yield
+    machine.nvidia_gpu.cache_clear()
+
+
+def smi(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
+    """Put a program nvidia-smi that runs `body` first on the path, on a machine whose MLX uses a GPU."""
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{body}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(blas, "mlx_runs_on_linux_cpu", lambda: False)
+
+
+def test_a_cpu_has_what_is_free_now_and_at_most_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blas, "mlx_runs_on_linux_cpu", lambda: True)
+    found = this_machine()
+    assert found.device.startswith("CPU, ")
+    assert (found.now, found.most, found.total) == (40, 100, 100)
+
+
+def test_a_mac_leaves_memory_to_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    found = this_machine()
+    assert found.device.endswith(" GPU")
+    assert (found.now, found.most, found.total) == (70, 70, 100)
+
+
+def test_a_gpu_has_its_own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smi(tmp_path, monkeypatch, "echo 'NVIDIA H100, 80GB HBM3, 81559'; echo 'another, 1'")
+    found = this_machine()
+    assert found.device == "NVIDIA H100, 80GB HBM3"
+    assert found.now == found.most == found.total == 81559 * 2**20
+
+
+@pytest.mark.parametrize("body", ["exit 9", "true", "echo 'a driver that is broken'", "echo 'x, [N/A]'"])
+def test_a_driver_that_says_nothing_leaves_the_cpu(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smi(tmp_path, monkeypatch, body)
+    assert this_machine().device.startswith("CPU, ")
+
+
+def test_a_limit_of_the_configuration_bounds_the_room_of_a_run() -> None:
+    most = this_machine().most
+    assert room_for(ModelConfig()) == most
+    assert room_for(ModelConfig(memory_limit=most / 2e9)) == round(most / 2)
+    assert room_for(ModelConfig(memory_limit=1e6)) == most

@@ -113,7 +113,7 @@ def headless(thread: TrainingThread, display: Display) -> tuple[int, Path | None
     if rank_of_process() == 0:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # `launch` has its children ignore it
         # mlx.launch sends it when another rank is lost. The run ends by itself then, with its own exit code.
-        signal.signal(signal.SIGTERM, lambda *_: None)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         with stop_on_signals(thread.stop), thread:
             try:
@@ -142,6 +142,3 @@ def headless(thread: TrainingThread, display: Display) -> tuple[int, Path | None
     except Exception as bug:  # noqa: BLE001 - a user gets one line, the traceback goes to a file
         output.crash(bug, folder)
         return 1, folder
-    finally:
-        if rank_of_process() == 0:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Python restores other handlers before the process has ended

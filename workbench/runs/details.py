@@ -30,8 +30,8 @@ _REPORT = 120  # columns of the report
 _STYLES = {"text": "", "strong": "bold"}  # else muted
 
 
-def news(glances: Sequence[Glance], labels: int, since: float) -> list[str]:
-    """Return what happened since a time, unix seconds: runs that ended, alarms, labels. Safe to print."""
+def news(glances: Sequence[Glance], labels: int, since: float) -> str:
+    """Return what happened since a time, unix seconds: runs that ended, alarms, labels; empty for nothing."""
     found = []
     ended = [glance.run for glance in glances if glance.ended is not None and glance.ended > since]
     for run in ended[:_NAMED]:
@@ -47,37 +47,29 @@ def news(glances: Sequence[Glance], labels: int, since: float) -> list[str]:
         found.append(f"⚠ {visible(run.name)}: {names}")
     if labels:
         found.append(f"{counted(labels, 'label')} added")
-    return found
-
-
-def since_text(since: float, now: float) -> str:
-    """Return when the workspace was last open, as the news call it."""
-    if now - since < 86_400:
-        return f"Since {time.strftime('%H:%M', time.localtime(since))}"
-    return f"Since {time.strftime('%d %b', time.localtime(since))}"
+    when = time.strftime("%H:%M" if time.time() - since < 86_400 else "%d %b", time.localtime(since))
+    return f"Since {when}: {' · '.join(found)}" if found else ""
 
 
 class Detail(NamedTuple):
-    """Details of one run for which the table has no room."""
+    """Details of one run for which the table has no room. text: safe to print. problems: of its checkpoints."""
 
     folder: RunFolder
-    seed: object  # None if unknown
-    checkpoints: int  # complete ones
-    newest: str  # name of the newest checkpoint; empty if there is none
-    problems: list[str]  # checkpoints that are ignored, and why
-    best: str = ""  # name of the checkpoint of the best evaluation; empty if none is kept
+    text: str
+    problems: list[str]
 
 
 def read_detail(folder: RunFolder) -> Detail:
-    """Read the seed and the checkpoints of a run; what cannot be read stays unknown."""
-    seed = None
+    """Read the seed and the checkpoints of a run; a configuration that cannot be read has no seed."""
+    found = []
     with contextlib.suppress(StorageError):  # the listing reports it
         section = read_config(folder).get("run")
-        seed = section.get("seed") if isinstance(section, dict) else None
+        if isinstance(section, dict) and "seed" in section:
+            found.append(f"seed {visible(str(section['seed'])[:20])}")
     whole, problems = checkpoints(folder)
+    saved = f"{counted(len(whole), 'checkpoint')}, newest {whole[-1].name}" if whole else "no checkpoint"
     best = best_checkpoint(folder)
-    newest = whole[-1].name if whole else ""
-    return Detail(folder, seed, len(whole), newest, list(problems.values()), best.name if best else "")
+    return Detail(folder, "   ".join([*found, f"{saved}, best {best.name}" if best else saved]), [*problems.values()])
 
 
 def detail_content(run: RunSummary, detail: Detail | None, left_out: Sequence[tuple[str, str]]) -> Content:
@@ -89,26 +81,17 @@ def detail_content(run: RunSummary, detail: Detail | None, left_out: Sequence[tu
     if run.started is not None:
         parts.append(f"   started {moment(run.started)}")
     if detail is not None:
-        if detail.seed is not None:
-            parts.append(f"   seed {visible(str(detail.seed)[:20])}")
-        count = detail.checkpoints
-        newest = f"{counted(count, 'checkpoint')}, newest {detail.newest}" if count else "no checkpoint"
-        parts.append(f"   {newest}{f', best {detail.best}' if detail.best else ''}")
+        parts.append(f"   {detail.text}")
     if run.branched_from is not None:
-        parts.append(f"\n{_cut(branched(run.branched_from), _LONGEST)}")
+        parts.append(f"\n{visible(branched(run.branched_from)[:_LONGEST])}")
     if known := [f"{heading} {text}" for heading, text in left_out if text.strip()]:
         parts.append("\n" + "   ".join(known))
     parts.append((f"\n{visible(str(run.folder.root))}", "$text-muted"))
     problems = [run.problem, *(detail.problems if detail else [])]
-    parts += [(f"\n✖ {_cut(problem, _LONGEST_PROBLEM)}", "$text-error") for problem in problems if problem]
+    parts += [(f"\n✖ {visible(problem[:_LONGEST_PROBLEM])}", "$text-error") for problem in problems if problem]
     if run.state == "done" and (wrong := errors(run.alarms)):
         parts.append((f"\n⚠ {visible(wrong)} when it ended", "$text-warning"))
     return Content.assemble(*parts)
-
-
-def _cut(text: str, most: int) -> str:
-    """Return at most `most` characters of `text`, safe to print."""
-    return visible(text[:most]) + ("…" if len(text) > most else "")
 
 
 def differences_content(groups: Sequence[RunGroup], width: int) -> Content:

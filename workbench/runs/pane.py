@@ -39,7 +39,6 @@ from workbench.runs.details import (
     differences_content,
     news,
     read_detail,
-    since_text,
     write_comparison,
 )
 from workbench.runs.table import FactsReader, HomeChoices, HomeFacts, RunTable
@@ -203,11 +202,6 @@ class RunsPane(Pane):
         self.refresh_bindings()
 
     @property
-    def _folder(self) -> Path:
-        """Folder whose runs are listed."""
-        return self.runs_dir / TRASH if self._in_trash else self.runs_dir
-
-    @property
     def selected(self) -> RunSummary | None:
         """Run at the cursor; None without runs."""
         return self.query_one(RunTable).selected
@@ -220,7 +214,8 @@ class RunsPane(Pane):
 
     @work(group="listing")
     async def _read(self) -> None:
-        throttled, folder, before = self._throttled, self._folder, self._workspace
+        throttled, before = self._throttled, self._workspace
+        folder = self.runs_dir / TRASH if self._in_trash else self.runs_dir
         facts = self._facts_reader() if self._facts_reader is not None else lambda _: HomeFacts()
 
         def read() -> tuple[Workspace | None, HomeFacts]:
@@ -244,15 +239,12 @@ class RunsPane(Pane):
         keys = keys_of(self)
         choices = [choice._replace(key=keys[f"home.{choice.key}"]) for choice in self._facts.choices]
         self.query_one(HomeChoices).show(choices)
-        happened: list[str] = []
-        if self._since and not self._in_trash:
-            happened = news(list(self._glances.values()), self._facts.labels, self._since)
-        lines = [Content(f"{since_text(self._since, time.time())}: {' · '.join(happened)}")] if happened else []
-        if self._facts.machine:
-            lines.append(Content.styled(self._facts.machine, "$text-muted"))
+        wanted = self._since and not self._in_trash
+        happened = news(list(self._glances.values()), self._facts.labels, self._since) if wanted else ""
+        lines = [Content(happened), Content.styled(self._facts.machine, "$text-muted")]
         foot = self.query_one("#home-news", CutText)
-        foot.display = bool(lines)
-        foot.update(Content("\n").join(lines))
+        foot.display = any(lines)
+        foot.update(Content("\n").join(filter(None, lines)))
         self._arrange()
 
     @on(Input.Changed)
@@ -265,7 +257,7 @@ class RunsPane(Pane):
             if has_words(" ".join((run.name, state_text(run), run.model, run.reward, run.kind)), query)
         ]
         start = keys_of(self.screen).get("run.start", "")
-        message = f"No runs in '{self._folder}' yet. {f'Press {start} to train.' if start else ''}".strip()
+        message = f"No runs in '{self.runs_dir}' yet. {f'Press {start} to train.' if start else ''}".strip()
         if self._workspace is None:
             message = "Reading runs …"
         elif self._glances:

@@ -96,13 +96,8 @@ def start_plan(config: Config, preset: str, changed: Sequence[str], *, one_itera
     folder = runs_dir / (config.run.name or next(free_names(runs_dir, name_of(preset))))
     what = "one iteration, then pause" if one_iteration else str(config.ppo.iterations)
     differs = ", ".join(changed[:_NAMED]) + (f" and {len(changed) - _NAMED} more" if changed[_NAMED:] else "")
-    facts = [
-        *_material(config, what),
-        ("run folder", str(folder)),
-        _memory(config),
-        *([("changed", differs)] if differs else []),
-    ]
-    return Plan("Start this run?", facts, config_warnings(config))
+    changes = [("changed", differs)] if differs else []
+    return Plan("Start this run?", [*_material(config, what, folder), *changes], config_warnings(config))
 
 
 def resume_plan(folder: Path, config: Config) -> Plan:
@@ -113,12 +108,7 @@ def resume_plan(folder: Path, config: Config) -> Plan:
         begins = "no checkpoint was saved: the run begins again"
     else:
         begins = f"{checkpoint.name}, iteration {iteration_of(checkpoint)} of {config.ppo.iterations}"
-    facts = [
-        ("checkpoint", begins),
-        *_material(config, str(config.ppo.iterations)),
-        ("run folder", str(folder)),
-        _memory(config),
-    ]
+    facts = [("checkpoint", begins), *_material(config, str(config.ppo.iterations), folder)]
     return Plan(f"Resume {run.name}?", facts, damaged + config_warnings(config))
 
 
@@ -134,13 +124,18 @@ def branch_question(plan: BranchPlan) -> Plan:
         ("branch", f"{branch.name}, iterations {at + 1} to {last}{f'; exists already, {state}' if state else ''}"),
         ("changed", ", ".join(changes) or "no setting: it does the same as the run from there on"),
         *_material(branch.config, str(last - at)),
-        _memory(branch.config),
         ("three seeds", shlex.join([PROGRAM, "branch", str(plan.parent.root), "--at", str(at), *seeds])),
     ]
     return Plan(f"Branch {plan.parent.name} after iteration {at}?", facts, plan_warnings(plan))
 
 
-def _material(config: Config, iterations: str) -> list[tuple[str, str]]:
+def _material(config: Config, iterations: str, folder: Path | None = None) -> list[tuple[str, str]]:
+    needed, total = estimate(config), room_for(config.model)
+    if needed.memory_bytes is None:
+        memory = f"unknown: {needed.basis.rpartition('; ')[2]}"
+    else:
+        more = ": does not fit" if needed.memory_bytes > total else ""
+        memory = f"about {gigabytes(needed.memory_bytes)} of {gigabytes(total)}{more}"
     rollout, model = config.rollout, config.model
     quantised = "" if model.quantize == "off" else f", {model.quantize}"
     reward = fields_by_key()["reward.sources"]
@@ -151,16 +146,9 @@ def _material(config: Config, iterations: str) -> list[tuple[str, str]]:
         ("prompts", config.data.prompts),
         ("reward", shown(reward, sources)),
         ("iterations", f"{iterations}; {batch}" if iterations.isdecimal() else iterations),
+        *([("run folder", str(folder))] if folder else []),
+        ("memory", memory),
     ]
-
-
-def _memory(config: Config) -> tuple[str, str]:
-    needed = estimate(config)
-    if needed.memory_bytes is None:
-        return "memory", f"unknown: {needed.basis.rpartition('; ')[2]}"
-    total = room_for(config.model)
-    more = ": does not fit" if needed.memory_bytes > total else ""
-    return "memory", f"about {gigabytes(needed.memory_bytes)} of {gigabytes(total)}{more}"
 
 
 class RunQuestion(ConfirmScreen):

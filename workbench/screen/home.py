@@ -54,20 +54,14 @@ def _training(plan: NextRun, workspace: Workspace | None) -> Choice:
     if plan.config is None:
         count = "a problem" if plan.problems == 1 else counted(plan.problems, "problem")
         return Choice("train", "config", "Fix the configuration", f"{plan.name} has {count}")
-    iterations = plan.config.ppo.iterations
-    model = "SmolLM2-135M" if plan.config.model.path == "starter" else visible(Path(plan.config.model.path).name)
-    facts = [model, counted(iterations, "iteration")]
-    if minutes := expected_minutes(plan.config, workspace):
-        facts.append(minutes)
+    iterations, path = plan.config.ppo.iterations, plan.config.model.path
+    facts = ["SmolLM2-135M" if path == "starter" else visible(Path(path).name), counted(iterations, "iteration")]
+    here = [one.seconds for one in workspace.glances if one.run.model == path] if workspace else []
+    if seconds := next(filter(math.isfinite, here), 0.0):  # an iteration of the newest run of this model
+        facts.append(f"about {max(round(seconds * iterations / 60), 1)} min")
+    elif plan.config == load_config("quickstart"):
+        facts.append("about 10 min")
     return Choice("train", "train", f"Train {plan.name}", ", ".join(facts))
-
-
-def expected_minutes(config: Config, workspace: Workspace | None) -> str:
-    """Return how long `config` will train, from the newest run of its model and batch here; empty without one."""
-    for glance in workspace.glances if workspace else ():
-        if glance.run.model == config.model.path and math.isfinite(glance.seconds):
-            return f"about {max(round(glance.seconds * config.ppo.iterations / 60), 1)} min"
-    return "about 10 min" if config == load_config("quickstart") else ""
 
 
 def _labels(plan: NextRun) -> tuple[str, int]:

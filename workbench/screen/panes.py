@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from textual.screen import Screen
 from textual.widget import Widget
@@ -57,16 +57,6 @@ def arrange(width: int, height: int, current: str, *, zoomed: bool = False) -> t
     return DASHBOARD if current in DASHBOARD else (current,)
 
 
-class _Situation(NamedTuple):
-    """State on which the active keys depend."""
-
-    state: str
-    note: str
-    under_way: bool
-    alarms: list[tuple[str, int]]
-    runs_dir: Path
-
-
 class Panes:
     """The panes of `screen`, which show the supervisor's run, and what their controllers say and ask.
 
@@ -82,7 +72,8 @@ class Panes:
         self.listed = self.runs_dir  # the folder whose runs the panes list
         self._zoomed = False
         self._focused: Widget | None = None  # before the terminal became too small for any pane
-        self._situation: _Situation | None = None
+        self._situation: tuple[object, ...] = ()  # on which the active keys depend
+        self._under_way = False
         self._problems: dict[str, str] = {}  # that the banner reported, by what they are about
 
     @property
@@ -104,7 +95,7 @@ class Panes:
         """Show a pane as the terminal's size allows, and give it the focus."""
         self._move_to(name)
         self._arrange()
-        pane = self._pane(name)
+        pane = self.screen.query_one(f"#{name}", Pane)
         pane.update_run(self.supervisor.view)
         pane.take_focus()
 
@@ -123,19 +114,16 @@ class Panes:
 
     def resize(self) -> None:
         """Arrange the panes again; the widget with the focus before all of them were hidden gets it back."""
-        focused = self.screen.focused
+        focused, current = self.screen.focused, self.screen.query_one(f"#{self.current}", Pane)
         self._arrange()
         if focused is not None and not any(pane.display for pane in self.screen.query(Pane)):
             self._focused = focused  # nothing can be focused meanwhile
-        elif self._focused is not None and self._pane(self.current).display:
+        elif self._focused is not None and current.display:
             before, self._focused = self._focused, None
             if before.is_attached and before.focusable:
                 before.focus()
             else:
-                self._pane(self.current).take_focus()
-
-    def _pane(self, name: str) -> Pane:
-        return self.screen.query_one(f"#{name}", Pane)
+                current.take_focus()
 
     def _move_to(self, name: str) -> None:
         before, self.current = self.current, name
@@ -181,20 +169,21 @@ class Panes:
             pane.update_run(view, shown=pane.display or isinstance(pane, (SamplesPane, LogPane)))
         self.say_once("\n".join(filter(None, [supervisor.failure, *view.problems])), about="run")
         if (situation := self._situation_now()) != self._situation:
-            if self._situation and self._situation.under_way != situation.under_way:
+            before, self._situation = self._under_way, situation
+            self._under_way = supervisor.under_way
+            self.config.set_running(self._under_way)
+            if before != self._under_way:
                 self.settle("start")
                 self.settle("steer")
-                if situation.under_way and self.current == "home":
+                if self._under_way and self.current == "home":
                     self.go_to("training")
-            self._situation = situation
-            self.config.set_running(supervisor.under_way)
             screen.query_one(RunsPane).refresh_runs()
             screen.refresh_bindings()
 
-    def _situation_now(self) -> _Situation:
-        supervisor = self.supervisor
-        alarms = [(alarm.code, alarm.iteration) for alarm in supervisor.view.alarms]
-        return _Situation(supervisor.view.state, supervisor.note, supervisor.under_way, alarms, self.runs_dir)
+    def _situation_now(self) -> tuple[object, ...]:
+        supervisor, view = self.supervisor, self.supervisor.view
+        alarms = [(alarm.code, alarm.iteration) for alarm in view.alarms]
+        return view.state, supervisor.note, supervisor.under_way, alarms, self.runs_dir
 
     # What is said and asked
 

@@ -20,7 +20,7 @@ from workbench.config.document import ConfigDocument
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.labelling.plans import labelling_material
 from workbench.run.sentences import title, urgent_first
-from workbench.run.supervisor import Found, Request
+from workbench.run.supervisor import Request
 from workbench.runs.new_configuration import ask_for_settings
 from workbench.screen.dialogs import (
     RunQuestion,
@@ -101,7 +101,8 @@ class Steering:
 
     async def follow(self, folder: Path) -> None:
         """Show the run on the screen from `folder`, to which it was moved; the configuration on the screen stays."""
-        if (opened := await self._opened(folder)) is not None:
+        opened = await self._panes.tried(asyncio.to_thread(self._supervisor.opened, folder), "start")
+        if opened is not None:
             self._panes.attempt(lambda: self._supervisor.show(opened), about="start")
 
     async def may_discard(self) -> bool:
@@ -238,7 +239,8 @@ class Steering:
     async def _watch(self, folder: Path) -> None:
         """Show the run in `folder` and its configuration, both read in threads."""
         panes = self._panes
-        if (opened := await self._opened(folder)) is None:
+        opened = await panes.tried(asyncio.to_thread(self._supervisor.opened, folder), "start")
+        if opened is None:
             return
         document = await panes.tried(asyncio.to_thread(ConfigDocument.of_run, folder), "configuration")
         live = opened.run.live  # it is controlled through its configuration
@@ -248,9 +250,6 @@ class Steering:
             panes.go_to("training")
             if document is not None and (live or await self.may_discard()):
                 self._config.show_document(document)
-
-    async def _opened(self, folder: Path) -> Found | None:
-        return await self._panes.tried(asyncio.to_thread(self._supervisor.opened, folder), "start")
 
     async def open_configuration(self, read: Callable[[], ConfigDocument], pane: str = "") -> None:
         """Read a configuration in a thread and show it, unless the user keeps unsaved changes; then go to `pane`."""
@@ -320,19 +319,15 @@ class Steering:
         if await self._panes.app.push_screen_wait(screen) and self._supervisor.allows("stop"):
             self._send(self._supervisor.stop)
 
-    def _send(self, request: Callable[[], None], done: str = "") -> None:
+    def _send(self, request: Callable[[], object], done: str = "") -> None:
         """Send a request to the trainer in a thread, because to one of another process it is a file; then say `done`.
 
         Requests arrive in the order in which they were sent.
         """
 
-        def sent() -> bool:
-            request()
-            return True
-
         async def send() -> None:
             async with self._sending:
-                if await self._panes.tried(asyncio.to_thread(sent), "steer") and done:
+                if await self._panes.tried(asyncio.to_thread(lambda: request() or True), "steer") and done:
                     self._panes.say(done, "note")
                 self._panes.show_run()
 

@@ -17,6 +17,7 @@ from textual.widgets import Input, Static
 from waiting import until
 from workbench_app import settle
 
+from trainer.runs.checkpoint_files import write_state
 from trainer.runs.folder import RunFolder, rename_run
 from trainer.runs.listing import RunSummary
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
@@ -104,11 +105,10 @@ def test_columns_fit_every_width_and_the_least_wanted_go_first() -> None:
 
 def test_details_show_why_a_run_failed_and_what_is_damaged() -> None:
     run = summary("a", state="failed", problem="loss was NaN [/x]\x1b")
-    detail = Detail(run.folder, 7, 2, "step-000040", ["checkpoint 'step-000050' ignored: damaged"], "step-000020")
+    detail = Detail(run.folder, "seed 7   2 checkpoints", ["checkpoint 'step-000050' ignored: damaged"])
     text = detail_content(run, detail, [("KL nats", "7.90")]).plain
     for part in (
-        "seed 7",
-        "2 checkpoints, newest step-000040, best step-000020",
+        "seed 7   2 checkpoints",
         "KL nats 7.90",
         "loss was NaN [/x]␛",
         "ignored: damaged",
@@ -117,21 +117,22 @@ def test_details_show_why_a_run_failed_and_what_is_damaged() -> None:
     assert str(run.folder.root) in text
     assert "seed" not in detail_content(run, None, []).plain
     assert "model" not in detail_content(run, None, [("model", "")]).plain, "nobody knows it"
-    assert "best" not in detail_content(run, detail._replace(best=""), []).plain
     assert len(detail_content(summary("a", problem="x" * 1_000_000), None, [])) < 1000
 
 
 def test_details_are_read_from_configuration_and_checkpoints() -> None:
     folder = RunFolder(Path("runs/a-run"))
     folder.config.write_text(folder.config.read_text().replace("seed = 0", "seed = 41"))
-    (folder.checkpoint(5)).mkdir(parents=True)
+    for number in (4, 5):
+        folder.checkpoint(number).mkdir(parents=True)
+    assert read_detail(folder).text == "seed 41   no checkpoint"
+    write_state(folder.checkpoint(4), {"version": 1})
     detail = read_detail(folder)
-    assert (detail.seed, detail.checkpoints) == (41, 0)
+    assert detail.text == "seed 41   1 checkpoint, newest step-000004"
     assert "step-000005" in detail.problems[0]
-    folder.config.write_text("run = 3")
-    assert read_detail(folder).seed is None
-    folder.config.write_text("[")
-    assert read_detail(folder).seed is None
+    for damaged in ("run = 3", "["):
+        folder.config.write_text(damaged)
+        assert read_detail(folder).text == "1 checkpoint, newest step-000004"
 
 
 # In an application

@@ -21,6 +21,7 @@ from textual.screen import Screen
 from textual.theme import Theme
 from textual.widgets import Static
 
+from workbench.kit.keys import ANYWHERE
 from workbench.kit.theming import (
     DEFAULT_THEME,
     AsciiOnly,
@@ -65,11 +66,7 @@ class WorkbenchApp(ThemedApp[str]):
     #program { padding: 0 1; background: $panel; text-style: bold; }
     """
     COMMANDS: ClassVar = {_commands}
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("question_mark,f1", "app.help", "help", id="app.help", tooltip="Show help on this pane and its keys"),
-        Binding("ctrl+o,J", "app.jump", "jump", id="app.jump", tooltip="Put a letter on every pane and control"),
-        Binding("q,ctrl+q", "app.leave", "quit", id="app.leave", tooltip="Quit; a run can stop or continue headless"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = ANYWHERE
 
     def __init__(
         self, opening: Opening, default_theme: str = DEFAULT_THEME, typed: bytes = b"", *, ascii_only: bool = False

@@ -107,13 +107,13 @@ def open_workbench(opening: Opening) -> int:
     os.environ["TEXTUAL_ANIMATIONS"] = "none"
     sys.setswitchinterval(_SWITCH_SECONDS)
     from workbench.app import WorkbenchApp
-    from workbench.kit.theming import default_theme
+    from workbench.kit.theming import DEFAULT_THEMES
 
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # by nohup; a run outlives its terminal anyway
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     log = new_log(state_dir())
     asked = is_light(sys.stdin.fileno(), sys.stdout.fileno())
-    theme = default_theme(many_colors=shown >= _MANY_COLORS, light=asked.light is True)
+    theme = DEFAULT_THEMES[shown >= _MANY_COLORS, asked.light is True]
     app = WorkbenchApp(replace(opening, log=log), theme, typed=asked.typed, ascii_only=needs_ascii())
     # Not asyncio's handlers, which end with its loop: a run may outlive the screen and still needs them.
     with handled_signals(app.handle_signal):

@@ -32,8 +32,8 @@ def cursor_bindings(area: str, item: str) -> list[BindingType]:
         Binding("down", "move(1)", "down", show=False, id=f"{area}.down", tooltip=f"Go to the {item} below"),
         Binding("pageup", "page(-1)", "page up", show=False, id=f"{area}.page-up", tooltip="Go up a page"),
         Binding("pagedown", "page(1)", "page down", show=False, id=f"{area}.page-down", tooltip="Go down a page"),
-        Binding("home", "first", "first", show=False, id=f"{area}.first", tooltip=f"Go to the first {item}"),
-        Binding("end", "last", "last", show=False, id=f"{area}.last", tooltip=f"Go to the last {item}"),
+        Binding("home", "move_to(0)", "first", show=False, id=f"{area}.first", tooltip=f"Go to the first {item}"),
+        Binding("end", "move_to(-1)", "last", show=False, id=f"{area}.last", tooltip=f"Go to the last {item}"),
     ]
 
 
@@ -47,6 +47,8 @@ class CursorList(SelectableLines, ScrollView, Generic[Item], can_focus=True, inh
     """Lines of an item; of several lines, the last one is empty."""
     HEADER_HEIGHT: ClassVar[int] = 0
     """Lines above the items, which do not scroll."""
+    CLICKS: ClassVar[int] = 2
+    """Clicks that open an item."""
     MARGIN: ClassVar[int] = 0
     """Lines that stay visible beyond the cursor."""
     MESSAGE_ROLE: ClassVar[str] = "muted"
@@ -64,7 +66,7 @@ class CursorList(SelectableLines, ScrollView, Generic[Item], can_focus=True, inh
         by: int
 
     class Opened(Message):
-        """Posted when an item is double-clicked."""
+        """Posted when an item is clicked as often as `CLICKS` says."""
 
     items: Sequence[Item] = ()
     _message = ""  # shown when there are no items
@@ -89,6 +91,8 @@ class CursorList(SelectableLines, ScrollView, Generic[Item], can_focus=True, inh
         self._scroll_to_cursor()
         self.refresh()
 
+    on_resize = lay_out
+
     def put_cursor(self, index: int) -> None:
         """Set the cursor without a message, because the items have changed; then lay them out."""
         self.set_reactive(CursorList.cursor, self.validate_cursor(index))
@@ -111,14 +115,8 @@ class CursorList(SelectableLines, ScrollView, Generic[Item], can_focus=True, inh
     def action_page(self, by: int) -> None:
         self.cursor += by * max((self.size.height - self.HEADER_HEIGHT) // self.ITEM_HEIGHT, 1)
 
-    def action_first(self) -> None:
-        self.cursor = 0
-
-    def action_last(self) -> None:
-        self.cursor = len(self.items) - 1
-
-    def on_resize(self) -> None:
-        self.lay_out()
+    def action_move_to(self, place: int) -> None:
+        self.cursor = place % max(len(self.items), 1)
 
     def text_select_all(self) -> None:
         """Select nothing: a double click opens an item."""
@@ -134,7 +132,7 @@ class CursorList(SelectableLines, ScrollView, Generic[Item], can_focus=True, inh
 
     def click_item(self, event: events.Click, *, again: bool) -> None:
         """Act on a click on the item under the cursor. again: the cursor was there before."""
-        if event.chain == 2:
+        if event.chain >= self.CLICKS:
             self.post_message(self.Opened())
 
     def line_at(self, y: int) -> int:

@@ -19,7 +19,7 @@ from textual.widget import Widget
 from textual.widgets import Button, Input, OptionList, SelectionList, Static, TextArea
 
 from workbench.kit.footer import KeyFooter
-from workbench.kit.keys import keys_of
+from workbench.kit.keys import ANYWHERE, keys_of
 from workbench.kit.pane import MountedWhole
 from workbench.text import padded, typed, visible
 
@@ -27,25 +27,12 @@ T = TypeVar("T")
 
 
 class Dialog(MountedWhole, ModalScreen[T]):
-    """A modal screen. Textual hides the application's keys from it, so it binds those that apply everywhere itself.
-
-    TITLE, HELP and DOCS are those of its help, as of a pane.
-    """
+    """A modal screen. TITLE, HELP and DOCS are those of its help, as of a pane."""
 
     TITLE = "This dialog"
     HELP = ""
     DOCS = "workbench"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("question_mark,f1", "app.help", "help", id="app.help", tooltip="Show help on this dialog and its keys"),
-        Binding("ctrl+o,J", "app.jump", "jump", id="app.jump", tooltip="Put a letter on every pane and control"),
-        Binding(
-            "q,ctrl+q",
-            "app.leave",
-            "quit",
-            id="app.leave",
-            tooltip="Quit; a run can stop or continue without a screen",
-        ),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = ANYWHERE
 
     _answer: tuple[T | None] | None = None  # to be given once no other screen lies over this one
 

@@ -246,11 +246,8 @@ class CutText(Static):
     def update(self, content: VisualType = "", *, layout: bool = True) -> None:
         """Show `content`, cut to the size of the widget."""
         self._whole = content if isinstance(content, Content) else Content(str(content))
-        self._fit(layout)
-
-    def on_resize(self) -> None:
-        self._fit(layout=bool(self._most))
-
-    def _fit(self, layout: bool) -> None:
         width, height = self.content_size.width, self._most or self.content_size.height
         super().update(cut(self._whole, width, height) if width and height else self._whole, layout=layout)
+
+    def on_resize(self) -> None:
+        self.update(self._whole, layout=bool(self._most))

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from textual.binding import Binding, BindingsMap
+from textual.binding import Binding, BindingsMap, BindingType
 from textual.dom import DOMNode
 from textual.keys import Keys
 
@@ -29,6 +29,14 @@ PRESETS = Path(__file__).parent / "keymaps"
 _F_KEY = re.compile(r"f\d+")
 _ID = re.compile(r"\{([a-z-]+\.[a-z-]+)\}")
 _ROOMS = ("config", "kit", "labelling", "log", "reward_model", "runs", "samples", "screen", "training")
+
+
+ANYWHERE: list[BindingType] = [
+    Binding("question_mark,f1", "app.help", "help", id="app.help", tooltip="Show help, and all keys that work here"),
+    Binding("ctrl+o,J", "app.jump", "jump", id="app.jump", tooltip="Put a letter on every pane and control"),
+    Binding("q,ctrl+q", "app.leave", "quit", id="app.leave", tooltip="Quit; a run can stop or continue headless"),
+]
+"""Keys of the application, which Textual hides from a modal screen: each dialog binds them itself."""
 
 
 def load_keymap(path: Path, bindings: Iterable[tuple[str, Binding]]) -> tuple[dict[str, str], list[str]]:
@@ -55,7 +63,7 @@ def load_keymap(path: Path, bindings: Iterable[tuple[str, Binding]]) -> tuple[di
             problems.append(f'{source}: {name} = {keys!r}: write keys in quotes, like "space,p"')
         else:
             try:
-                chosen[name] = parse_keys(keys)
+                chosen[name] = [*dict.fromkeys(_key(key.strip()) for key in keys.split(","))]
             except ValueError as wrong:
                 problems.append(f"{source}: {name} = {keys!r}: {wrong}")
     alike = {  # bindings that share a shipped key, such as start, pause and resume
@@ -127,16 +135,10 @@ def own_bindings() -> Iterator[tuple[str, Binding]]:
                     yield f"{name}.{item.__qualname__}", binding
 
 
-def parse_keys(text: str) -> list[str]:
-    """Parse a list of keys such as "space,p" into Textual's names. Raises ValueError that names an unknown key."""
-    keys = [part.strip() for part in text.split(",")]
-    if not all(keys):
-        raise ValueError('a key is missing: write one or more, like "space,p"; write a comma as comma')
-    return [*dict.fromkeys(map(_key, keys))]
-
-
 def _key(text: str) -> str:
     """Return Textual's name for one key. Raises ValueError for an unknown key."""
+    if not text:
+        raise ValueError('a key is missing: write one or more, like "space,p"; write a comma as comma')
     *modifiers, last = text.split("+") if text != "+" else ["+"]
     [binding] = Binding.make_bindings([Binding(last or "+", "")])  # names signs, as in question_mark
     name, letter = binding.key, len(last) == 1 and last.isalnum()

@@ -1,14 +1,12 @@
-"""Files that the user writes: their names, and the question for one before a pane saves something in it."""
+"""Files that the user writes, and the question for their names before a pane saves something."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from trainer.config.fields import PATTERNS, RUN_NAME
 from trainer.errors import TrainerError, writing
 from trainer.files import PRIVATE, open_file, unused
 from workbench.kit.dialog import TextPromptScreen
@@ -18,11 +16,6 @@ from workbench.kit.pane import Pane
 def given_path(text: str) -> Path:
     """Return the path that a user typed; ~ of an unknown user stays as it is."""
     return Path(os.path.expanduser(text))  # noqa: PTH111  pathlib's raises for such a user
-
-
-def run_name_problem(name: str) -> str:
-    """Return why `name` is not a valid name of a run; empty if its form is valid."""
-    return "" if re.fullmatch(RUN_NAME, name) else f"the name {PATTERNS[RUN_NAME]}"
 
 
 def ask_and_save(pane: Pane, question: str, suggested: str, save: Callable[[Path], object]) -> None:

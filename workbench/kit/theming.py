@@ -34,6 +34,13 @@ Result = TypeVar("Result")
 
 DEFAULT_THEME = "workbench"
 FEW_COLORS_THEME = "ansi-16"  # for terminals on which others would lose theirs
+DEFAULT_THEMES = {
+    (True, False): DEFAULT_THEME,
+    (True, True): "paper",
+    (False, False): FEW_COLORS_THEME,
+    (False, True): f"{FEW_COLORS_THEME}-light",
+}
+"""Themes of a user who has chosen none, by whether the terminal has many colours and a light background."""
 
 # Ours, with defaults for stylesheets until a theme is chosen.
 EXTRA_VARIABLES = {
@@ -100,13 +107,6 @@ class ThemedApp(App[Result]):
             is_area = isinstance(self.focused, TextArea)  # which keeps tabs
             event.text = typed(event.text) if is_area else visible(event.text, keep_newlines=True, joined=True)
         await super().on_event(event)
-
-
-def default_theme(*, many_colors: bool, light: bool) -> str:
-    """Return the theme of a user who has chosen none, by what the terminal can show and by its background."""
-    if not many_colors:
-        return f"{FEW_COLORS_THEME}-light" if light else FEW_COLORS_THEME
-    return "paper" if light else DEFAULT_THEME
 
 
 def no_color() -> bool:

@@ -293,7 +293,7 @@ class RewardModelPane(Pane):
             names = list(ORDERS)
             self._order = names[(names.index(self._order) + 1) % len(names)]
         self._show()
-        self.query_one(RewardPairList).action_first()
+        self.query_one(RewardPairList).cursor = 0
 
     def action_export(self) -> None:
         pairs = self.listed

@@ -22,6 +22,7 @@ from workbench.kit.saving import given_path
 from workbench.text import visible
 
 _ROWS = 20  # rows of a file of prompts that are read
+_COUNT = re.compile(r"\d{1,9}")  # of tokens
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _PATH = re.compile(r"[~./]|.*/.*/")  # what a name on the hub does not look like
 _WEIGHTS = ("*.safetensors", "*.npz")
@@ -42,54 +43,46 @@ class Option(NamedTuple):
     field: str = ""
 
 
-def questions(reward_models: Sequence[Path]) -> list[tuple[str, list[Option]]]:
+def questions(reward_models: Sequence[Path]) -> dict[str, list[Option]]:
     """Return the questions with their answers. reward_models: the folders of those in this workspace, newest first."""
-    models = [
-        Option(
-            visible(folder.name),
-            "reward model trained here",
-            lambda _, folder=folder: {"reward.sources": [{"kind": "model", "path": str(folder)}]},  # type: ignore[misc]
-        )
-        for folder in reward_models
-    ]
-    return [
-        (
-            "Which model?",
-            [
-                Option("Starter", "SmolLM2-135M: trains on a laptop", lambda _: {"model.path": "starter"}),
-                Option("Another model", "a folder, or a name on the Hugging Face hub", _model, "folder or owner/name"),
-            ],
-        ),
-        (
-            "Which prompts?",
-            [
-                Option(
-                    "Story openings", "beginnings to go on from, packaged", lambda _: {"data.prompts": "story-openings"}
-                ),
-                Option(
-                    "Your own",
-                    "a file (.jsonl, .txt, .csv, .parquet) or a dataset",
-                    _prompts,
-                    "file or dataset, or file:column",
-                ),
-            ],
-        ),
-        (
-            "What is rewarded?",
-            [
-                Option("Cheerful words", "the sentiment lexicon, packaged", lambda _: {"reward.sources": ["lexicon"]}),
-                Option("A length", "responses near a number of tokens", _length, "tokens, such as 40"),
-                Option(
-                    "A pattern",
-                    "responses in which a regular expression is found",
-                    lambda text: _checked({"reward.sources": [{"kind": "regex", "pattern": text}]}),
-                    "regular expression",
-                ),
-                *models,
-                Option("Your own function", "in a Python file", _function, "rewards.py:score"),
-            ],
-        ),
-    ]
+    models = []
+    for folder in reward_models:
+        settings = partial(_reward, {"kind": "model", "path": str(folder)})
+        models.append(Option(visible(folder.name), "reward model trained here", settings))
+    return {
+        "Which model?": [
+            Option("Starter", "SmolLM2-135M: trains on a laptop", lambda _: {"model.path": "starter"}),
+            Option("Another model", "a folder, or a name on the Hugging Face hub", _model, "folder or owner/name"),
+        ],
+        "Which prompts?": [
+            Option(
+                "Story openings", "beginnings to go on from, packaged", lambda _: {"data.prompts": "story-openings"}
+            ),
+            Option(
+                "Your own",
+                "a file (.jsonl, .txt, .csv, .parquet) or a dataset",
+                _prompts,
+                "file or dataset, or file:column",
+            ),
+        ],
+        "What is rewarded?": [
+            Option("Cheerful words", "the sentiment lexicon, packaged", partial(_reward, "lexicon")),
+            Option(
+                "A length",
+                "responses near a number of tokens",
+                lambda text: _reward({"kind": "length", "target": int(text) if _COUNT.fullmatch(text) else text}),
+                "tokens, such as 40",
+            ),
+            Option(
+                "A pattern",
+                "responses in which a regular expression is found",
+                lambda text: _reward({"kind": "regex", "pattern": text}),
+                "regular expression",
+            ),
+            *models,
+            Option("Your own function", "in a Python file", _function, "rewards.py:score"),
+        ],
+    }
 
 
 def _model(text: str) -> Settings:
@@ -130,13 +123,6 @@ def _prompts(text: str) -> Settings:
     return settings
 
 
-def _length(text: str) -> Settings:
-    """Check a number of tokens."""
-    if not text.isdecimal() or len(text) > 6:
-        raise UsageError(f"'{text}' is not a number of tokens: write one such as 40")
-    return _checked({"reward.sources": [{"kind": "length", "target": int(text)}]})
-
-
 def _function(text: str) -> Settings:
     """Check that a Python file has the function, without running it. `rewards.py` alone means its only function."""
     file, _, name = text.partition(":")
@@ -157,7 +143,12 @@ def _function(text: str) -> Settings:
         found = f"it has {', '.join(names)}" if names else "it has none"
         wanted = f"'{file}' has no function '{name}'" if name else f"name a function of '{file}'"
         raise UsageError(f"{wanted}: {found}")
-    return _checked({"reward.sources": [f"{file}:{name}"]})
+    return _reward(f"{file}:{name}")
+
+
+def _reward(source: object, _: str = "") -> Settings:
+    """Return the settings of one source of rewards, whatever was typed."""
+    return _checked({"reward.sources": [source]})
 
 
 def _checked(settings: Settings) -> Settings:
@@ -183,7 +174,7 @@ async def ask_for_settings(app: App[Any], reward_models: Sequence[Path]) -> Sett
 
     Escape goes back. What was typed is there again.
     """
-    asked, answers, typed = questions(reward_models), list[Settings](), dict[str, str]()
+    asked, answers, typed = [*questions(reward_models).items()], list[Settings](), dict[str, str]()
     while len(answers) < len(asked):
         title, options = asked[len(answers)]
         heading = f"New configuration, {len(answers) + 1} of {len(asked)}: {title}"

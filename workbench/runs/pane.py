@@ -28,7 +28,7 @@ from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.drawing import CutText, Drawn
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane, Throttled
-from workbench.kit.saving import ask_and_save, run_name_problem
+from workbench.kit.saving import ask_and_save
 from workbench.run.run_listing import SIGNS, Glance, Workspace, read_workspace
 from workbench.run.sentences import state_text
 from workbench.run.view import RunView
@@ -287,10 +287,12 @@ class RunsPane(Pane):
             to = await asyncio.to_thread(move)
         except TrainerError as error:
             self.notify(visible(str(error)), severity="error", markup=False)
-            self.refresh_runs()
             return None
-        self._follow(folder, to.root)
-        return to
+        else:
+            self.post_message(self.Moved(folder.root, to.root))
+            return to
+        finally:
+            self.refresh_runs()
 
     @on(RunTable.Moved)
     def _select(self) -> None:
@@ -384,10 +386,11 @@ class RunsPane(Pane):
                 except TrainerError as error:
                     return str(error)
                 self._marked = [name if marked == folder.name else marked for marked in before]
-                self._follow(folder, renamed.root)
+                self.post_message(self.Moved(folder.root, renamed.root))
+                self.refresh_runs()
             return ""
 
-        self.app.push_screen(TextPromptScreen(f"Rename {run.name} to", run.name, run_name_problem, rename))
+        self.app.push_screen(TextPromptScreen(f"Rename {run.name} to", run.name, submit=rename))
 
     @work(group="change")
     async def action_trash(self) -> None:
@@ -431,10 +434,6 @@ class RunsPane(Pane):
     def action_export(self) -> None:
         folders = [RunFolder(self.runs_dir / name) for name in self._marked]
         ask_and_save(self, "Save the comparison as", "comparison.md", partial(write_comparison, folders))
-
-    def _follow(self, folder: RunFolder, to: Path) -> None:
-        self.post_message(self.Moved(folder.root, to))
-        self.refresh_runs()
 
     def action_mark(self) -> None:
         if (run := self.selected) is None:

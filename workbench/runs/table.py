@@ -218,6 +218,7 @@ class HomeChoices(CursorList[Choice]):
     """The choices, which look and work like buttons."""
 
     CSS_NAME = "home-choices"
+    CLICKS = 1
     HEADER_HEIGHT = 1
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"home-choices--{role}" for role in ("key", "title", "cursor", "muted")}
     BINDINGS: ClassVar[list[BindingType]] = cursor_bindings("home", "choice")
@@ -227,9 +228,6 @@ class HomeChoices(CursorList[Choice]):
         self.items = choices
         self.styles.height = len(choices) + 2
         self.put_cursor(self.cursor)
-
-    def click_item(self, event: events.Click, *, again: bool) -> None:
-        self.post_message(self.Opened())
 
     def header_line(self, width: int) -> Line:
         return [(fit_start("  What do you want to do?", width), "muted")]

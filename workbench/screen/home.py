@@ -41,27 +41,24 @@ class NextRun(NamedTuple):
 def home_facts(plan: NextRun, workspace: Workspace | None) -> HomeFacts:
     """Read what Home shows besides the runs: blocks on files. workspace: None to read nothing yet."""
     waiting, new = _labels(plan) if workspace is not None else ("", 0)
-    choices = [_training(plan, workspace), Choice("label", "label", "Label", waiting)]
+    if plan.training:
+        training = Choice("train", "training", "Go to the run", f"{plan.training} trains here")
+    elif plan.config is None:
+        count = "a problem" if plan.problems == 1 else counted(plan.problems, "problem")
+        training = Choice("train", "config", "Fix the configuration", f"{plan.name} has {count}")
+    else:
+        iterations, path = plan.config.ppo.iterations, plan.config.model.path
+        facts = ["SmolLM2-135M" if path == "starter" else visible(Path(path).name), counted(iterations, "iteration")]
+        here = [one.seconds for one in workspace.glances if one.run.model == path] if workspace else []
+        if seconds := next(filter(math.isfinite, here), 0.0):  # an iteration of the newest run of this model
+            facts.append(f"about {max(round(seconds * iterations / 60), 1)} min")
+        elif plan.config == load_config("quickstart"):
+            facts.append("about 10 min")
+        training = Choice("train", "train", f"Train {plan.name}", ", ".join(facts))
+    choices = [training, Choice("label", "label", "Label", waiting)]
     if not plan.training:
         choices.append(Choice("configure", "configure", "New configuration", "model, prompts, reward: three questions"))
     return HomeFacts(choices, new, machine_line(plan.config) if workspace is not None else "")
-
-
-def _training(plan: NextRun, workspace: Workspace | None) -> Choice:
-    """Return what to do about training: go to the run that trains, fix the configuration, or train it."""
-    if plan.training:
-        return Choice("train", "training", "Go to the run", f"{plan.training} trains here")
-    if plan.config is None:
-        count = "a problem" if plan.problems == 1 else counted(plan.problems, "problem")
-        return Choice("train", "config", "Fix the configuration", f"{plan.name} has {count}")
-    iterations, path = plan.config.ppo.iterations, plan.config.model.path
-    facts = ["SmolLM2-135M" if path == "starter" else visible(Path(path).name), counted(iterations, "iteration")]
-    here = [one.seconds for one in workspace.glances if one.run.model == path] if workspace else []
-    if seconds := next(filter(math.isfinite, here), 0.0):  # an iteration of the newest run of this model
-        facts.append(f"about {max(round(seconds * iterations / 60), 1)} min")
-    elif plan.config == load_config("quickstart"):
-        facts.append("about 10 min")
-    return Choice("train", "train", f"Train {plan.name}", ", ".join(facts))
 
 
 def _labels(plan: NextRun) -> tuple[str, int]:

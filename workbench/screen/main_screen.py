@@ -212,7 +212,8 @@ class MainScreen(MountedWhole, Screen[None]):
         self.panes.go_to(panes[(panes.index(self.panes.current) + step) % len(panes)])
 
     def action_zoom(self) -> None:
-        self.panes.zoom()
+        self.panes.zoomed = not self.panes.zoomed
+        self.panes.go_to(self.panes.current)
 
     def action_put_away(self) -> None:
         self.query_one(Banner).put_away()

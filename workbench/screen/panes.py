@@ -70,7 +70,7 @@ class Panes:
         self.config, self.label = config, label
         self.current = current
         self.listed = self.runs_dir  # the folder whose runs the panes list
-        self._zoomed = False
+        self.zoomed = False  # the current pane has the whole terminal
         self._focused: Widget | None = None  # before the terminal became too small for any pane
         self._situation: tuple[object, ...] = ()  # on which the active keys depend
         self._under_way = False
@@ -98,11 +98,6 @@ class Panes:
         pane = self.screen.query_one(f"#{name}", Pane)
         pane.update_run(self.supervisor.view)
         pane.take_focus()
-
-    def zoom(self) -> None:
-        """Give the current pane the whole terminal, or undo that."""
-        self._zoomed = not self._zoomed
-        self.go_to(self.current)
 
     def follow(self, widget: Widget) -> None:
         """Make the pane of `widget`, which has the focus now, the current one, however the focus got there."""
@@ -134,7 +129,7 @@ class Panes:
     def _arrange(self) -> None:
         screen = self.screen
         width, height = self.app.size
-        shown = arrange(width, height, self.current, zoomed=self._zoomed)
+        shown = arrange(width, height, self.current, zoomed=self.zoomed)
         for pane in screen.query(Pane):
             was, pane.display = pane.display, pane.id in shown
             if pane.display and not was:

@@ -9,15 +9,15 @@ import pytest
 from textual.app import App
 from textual.binding import Binding
 
-from workbench.kit.keys import PRESETS, load_keymap, own_bindings, parse_keys
+from workbench.kit.keys import PRESETS, load_keymap, own_bindings
 
-MAIN = {"run.start": "space", "run.pause": "space", "run.step": "s", "run.stop": "x", "app.help": "f1,?"}
+MAIN = {"run.start": "space", "run.pause": "space", "run.step": "s", "run.stop": "x", "app.help": "f1,question_mark"}
 LIST = {"list.up": "up", "list.down": "down", "list.search": "slash"}
 KNOWN = [
     (owner, Binding(key, "", id=name))
     for owner, keys in (("Main", MAIN), ("List", LIST))
     for name, text in keys.items()
-    for key in parse_keys(text)
+    for key in text.split(",")
 ]
 
 

@@ -20,7 +20,7 @@ from workbench.runs.table import HomeChoices
 
 
 def option(title: str, reward_models: tuple[Path, ...] = ()) -> Option:
-    (found,) = [one for _, options in questions(reward_models) for one in options if one.title == title]
+    (found,) = [one for options in questions(reward_models).values() for one in options if one.title == title]
     return found
 
 
@@ -93,7 +93,7 @@ def test_every_answer_gives_valid_settings() -> None:
         ("Your own", "two.jsonl:anser", "no column 'anser': the columns are question, answer"),
         ("Your own", "blank.jsonl", "is empty: remove the row"),
         ("Your own", "storyopenings", "did you mean 'story-openings'?"),
-        ("A length", "forty", "'forty' is not a number of tokens"),
+        ("A length", "forty", "'forty': must be a whole number"),
         ("A pattern", "(", "is not a regular expression"),
         ("Your own function", "nowhere.py:score", "no file 'nowhere.py'"),
         ("Your own function", "several.py", "name a function of 'several.py': it has a, b"),

@@ -22,7 +22,6 @@ from trainer.runs.folder import RunFolder, rename_run
 from trainer.runs.listing import RunSummary
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.pane import Badge
-from workbench.kit.saving import run_name_problem
 from workbench.run.run_listing import Glance, Workspace
 from workbench.run.view import RunView
 from workbench.runs import pane as runs_pane
@@ -77,12 +76,6 @@ def test_ages_are_in_the_largest_whole_unit() -> None:
     ages = {-5: "0s", 59: "59s", 60: "1m", 119: "1m", 3599: "60m", 3600: "1h", 86400 * 40: "40d"}
     assert {seconds: age(1000.0, 1000.0 + seconds) for seconds in ages} == ages
     assert age(None, 5.0) == "-"
-
-
-def test_names_that_no_run_may_have_are_refused() -> None:
-    refused = ["a/b", ".hidden", "a b", "..", "a\n", "[/x]", "\x1b[31m"]
-    accepted = ["a", "quickstart-0003", "Größe_2.5", "x-"]
-    assert [name for name in refused + accepted if not run_name_problem(name)] == accepted
 
 
 NATURAL = {"name": 30, "state": 13, "iteration": 9, "score": 6, "kl": 8, "age": 4, "model": 40}

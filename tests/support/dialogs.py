@@ -27,7 +27,7 @@ from workbench.samples.advantage_screen import AdvantageScreen
 from workbench.samples.ask_screen import AskScreen
 from workbench.samples.prompt_history import PromptHistoryScreen
 from workbench.screen.dialogs import Plan, QuitScreen, RunQuestion, TrustScreen, UnsavedScreen
-from workbench.training.alarms import AlarmScreen, FixScreen
+from workbench.training.alarms import AlarmScreen
 from workbench.training.pane import ChooseMetricsScreen
 
 
@@ -48,7 +48,6 @@ DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
     ConfirmScreen: lambda: ConfirmScreen("Do it?"),
     DocScreen: lambda: DocScreen("keys"),
     ExportPreferencesScreen: lambda: ExportPreferencesScreen(STORE),
-    FixScreen: lambda: FixScreen(scripted_run.alarm(1), FIXES[0]),
     GuidelinesScreen: lambda: GuidelinesScreen("Be kind."),
     JumpScreen: lambda: JumpScreen(Screen()),
     LabelHistoryScreen: lambda: LabelHistoryScreen(cast("Any", SimpleNamespace(history=no_labels))),

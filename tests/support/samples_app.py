@@ -133,3 +133,9 @@ async def opened(pilot: Pilot[None], run: Run, *keys: str) -> TokenText:
     await settle(pilot)
     assert app.query_one(SampleView).display
     return app.query_one(TokenText)
+
+
+async def press(pilot: Pilot[None], *keys: str) -> None:
+    """Press keys, and wait until what they began is done."""
+    await pilot.press(*keys)
+    await settle(pilot)

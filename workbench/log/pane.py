@@ -78,10 +78,6 @@ class LogList(CursorList[Entry]):
         self.put_cursor(len(entries) - 1 if follows else self.cursor - dropped)
         self.post_message(self.Moved())
 
-    def is_cut(self, entry: Entry) -> bool:
-        """Return whether a line has no room for its whole text."""
-        return len(entry.text) > self.scrollable_content_region.width - _BEFORE_TEXT
-
     def text_of_line(self, index: int) -> tuple[str, str] | None:
         """Return the whole line, also what has no room."""
         found = super().text_of_line(index)
@@ -221,10 +217,11 @@ class LogPane(Pane):
 
     @on(LogList.Moved)
     def _show_line(self) -> None:
-        table = self.query_one(LogList)
-        entry = table.selected
-        self.query_one("#log-line", Static).update(entry.text if entry and table.is_cut(entry) else "")
-        self.query_one("#log-line").display = entry is not None and table.is_cut(entry)
+        """Show the whole of a line that has no room for it."""
+        table, whole = self.query_one(LogList), self.query_one("#log-line", Static)
+        text = table.selected.text if table.selected else ""
+        whole.display = len(text) > table.scrollable_content_region.width - _BEFORE_TEXT
+        whole.update(text)
         self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

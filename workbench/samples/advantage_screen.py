@@ -26,7 +26,7 @@ from workbench.samples.token_facts import (
     sentence,
     token_label,
 )
-from workbench.text import Line, fit
+from workbench.text import Line, fit, notes
 
 _SYMBOL, _DEFINITION = 6, 36  # columns
 _ONE_LINE = 96  # columns: from here on definitions and numbers are aligned as two columns
@@ -121,7 +121,7 @@ def formula_lines(facts: TokenFacts, width: int) -> list[Line]:
     """
     lines: list[Line] = [[(text, "text")] for text in textwrap.wrap(sentence(facts), width)]
     if facts.settings is None:
-        return [*lines, [], *([(text, "muted")] for text in textwrap.wrap(_NO_SETTINGS, width))]
+        return [*lines, [], *notes(_NO_SETTINGS, width)]
     lines.append([])
     for formula in _formulas(facts, facts.settings):
         lines += _drawn(formula, width)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import zip_longest
 from typing import Any, ClassVar, cast
 
 from rich.cells import cell_len
@@ -29,7 +28,20 @@ from workbench.kit.word_diff import word_diff
 from workbench.run.sample_table import TokenSample
 from workbench.samples.export import parsed
 from workbench.samples.token_facts import TokenFacts, percent
-from workbench.text import Line, Piece, as_sent, duration, fit, fit_start, number, packed, plain, score_text, visible
+from workbench.text import (
+    Line,
+    Piece,
+    as_sent,
+    beside,
+    duration,
+    fit,
+    fit_start,
+    number,
+    packed,
+    plain,
+    score_text,
+    visible,
+)
 
 Ask = Callable[[Question, str], Future[Answer]]
 
@@ -157,7 +169,7 @@ class AskScreen(Dialog[None]):
 
     def action_copy(self) -> None:
         if (request := self._list.topmost) is not None:
-            text = "\n".join(plain(line) for line in request_lines(request, _UNWRAPPED, beside=False))
+            text = "\n".join(plain(line) for line in request_lines(request, _UNWRAPPED, side_by_side=False))
             self.copy(text.strip() + "\n", f"request {request.number} and its responses")
 
     @on(Input.Submitted)
@@ -210,11 +222,10 @@ class AskScreen(Dialog[None]):
                 choice = self._choices[place - 1]
                 prefix.append(choice.token)
                 title = fit(choice.name, _TITLE).rstrip()
-        elif not (self._unchanged and tokens):
-            text = self.query_one(PlainArea).text
-            if not text.strip():
+        elif (area := self.query_one(PlainArea)).text != area.first or not tokens:
+            if not area.text.strip():
                 raise ValueError("the prompt is empty; type one")
-            prompt = text = as_sent(text, sample.prompt if sample else "")
+            prompt = text = as_sent(area.text, sample.prompt if sample else "")
             tokens = []
             title, compared = f"“{fit(visible(' '.join(text.split())), _TITLE).rstrip()}”", math.nan
         numbers = {name: self._number(name) for name in _NUMBERS}
@@ -240,11 +251,6 @@ class AskScreen(Dialog[None]):
             raise ValueError(f"{name} = {text or 'nothing'}; use a {what} from {least:g} to {most}")
         return value
 
-    @property
-    def _unchanged(self) -> bool:
-        area = self.query_one(PlainArea)
-        return area.text == area.first
-
     async def _write_answer(self, request: AskedRequest, question: Question, checkpoint: str) -> None:
         """Send a question and show its answer, or why there is none. Cancelled, it cancels the question."""
         try:
@@ -267,9 +273,11 @@ class AskScreen(Dialog[None]):
         self._problem = ""
         self._show_status()
         if not self._choices:
-            note = "unchanged: sent as its original tokens" if self._unchanged else "edited: rendered like the data"
-            has_prompt = self._sample is not None and self._sample.prompt
-            self.query_one("#ask-note", Static).update(f"prompt  {note}" if has_prompt else "prompt")
+            area, note = self.query_one(PlainArea), ""
+            if self._sample is not None and self._sample.prompt:
+                is_first = area.text == area.first
+                note = "  unchanged: sent as its original tokens" if is_first else "  edited: rendered like the data"
+            self.query_one("#ask-note", Static).update(f"prompt{note}")
 
     @on(OptionList.OptionHighlighted)
     def _show_choice(self, event: OptionList.OptionHighlighted) -> None:
@@ -353,24 +361,24 @@ class AnswerList(ScrolledLines):
         return self._requests[-1] if self._requests else None
 
     def wrap(self, width: int) -> list[Line]:
-        beside = width >= _SIDE_BY_SIDE
+        side_by_side = width >= _SIDE_BY_SIDE
         self._blocks = [
-            request_lines(request, width, beside=beside, by_score=self.by_score, diff=self.diff)
+            request_lines(request, width, side_by_side=side_by_side, by_score=self.by_score, diff=self.diff)
             for request in self._requests
         ]
         return [line for lines in self._blocks for line in lines]
 
 
 def request_lines(
-    request: AskedRequest, width: int, *, beside: bool, by_score: bool = False, diff: bool = False
+    request: AskedRequest, width: int, *, side_by_side: bool, by_score: bool = False, diff: bool = False
 ) -> list[Line]:
     """Draw `request` in lines of at most `width` columns, its writers beside each other or one after the other.
 
     by_score: best response first, those without a score last. diff: mark the words in which the first responses of
     policy and reference differ.
     """
-    beside = beside and len(request.answers) > 1
-    room = (width - len(_DIVIDER)) // 2 if beside else width
+    side_by_side = side_by_side and len(request.answers) > 1
+    room = (width - len(_DIVIDER)) // 2 if side_by_side else width
     found = {writer: [*answer.completions] if answer else [] for writer, answer in request.answers.items()}
     if by_score:
         for responses in found.values():
@@ -394,13 +402,9 @@ def request_lines(
             lines.append([])
         blocks.append(lines if found[writer] else [*lines, []])
     heading: Line = [(fit_start(f"{request.number:>2}  {visible(request.title)}", width), "heading")]
-    if not beside:
-        return [heading, *(line for block in blocks for line in block)]
-    joined: list[Line] = [heading]
-    for left, right in zip_longest(*blocks, fillvalue=[]):
-        gap = [(" " * (room - cell_len(plain(left))), "text"), (_DIVIDER, "muted")]
-        joined.append([*left, *gap, *right] if left or right else [])
-    return joined
+    if side_by_side:
+        return [heading, *beside(blocks, room, (_DIVIDER, "muted"))]
+    return [heading, *(line for block in blocks for line in block)]
 
 
 def _writer_lines(writer: Writer, answer: Answer | None, width: int) -> list[Line]:

@@ -187,13 +187,6 @@ class ChannelValues(NamedTuple):
     scale: ChannelScale
 
 
-def read_channel(sample: TokenSample, channel: Channel, scale: ChannelScale | None = None) -> ChannelValues:
-    """Return the channel's numbers of all tokens, on `scale` or else on the sample's own."""
-    values = channel.values(sample)
-    scale = scale or channel_scale(values, channel.diverging)
-    return ChannelValues(channel, values, [scale.position(value) for value in values], scale)
-
-
 def outliers(values: Sequence[float]) -> list[int]:
     """Return the indices of values that are far from the others (robust z over 3.5) or not finite, ascending."""
     import numpy as np

@@ -26,6 +26,10 @@ _PAIRS = {  # keys of `sa_pairs`, and their columns in a samples file
     "advantage": "advantages",
     "return": "returns",
 }
+_FIELDS = (  # of a sample in its JSON line
+    *("prompt_index", "sample", "prompt", "completion", "score", "sequence_score", "truncated", "length"),
+    *("final_value", "baseline", "advantage_scale"),
+)
 _TABLE = {  # headings of the Markdown table
     "logprobs": "log-prob",
     "ref_logprobs": "reference",
@@ -86,20 +90,10 @@ def _json_line(sample: TokenSample) -> Iterator[str]:
     record = {
         "iteration": sample.key.iteration,
         "row": sample.key.row,
-        "prompt_index": sample.prompt_index,
-        "sample": sample.sample,
-        "prompt": sample.prompt,
-        "completion": sample.completion,
-        "score": sample.score,
-        "sequence_score": sample.sequence_score,
+        **{name: getattr(sample, name) for name in _FIELDS},
         "parts": dict(sample.parts),
         "columns": parsed(sample.columns),
         "extra": parsed(sample.extra),
-        "truncated": sample.truncated,
-        "length": len(sample),
-        "final_value": sample.final_value,
-        "baseline": sample.baseline,
-        "advantage_scale": sample.advantage_scale,
         "prompt_tokens": list(sample.prompt_tokens),
         "tokens": list(sample.tokens),
         "token_texts": list(sample.texts),

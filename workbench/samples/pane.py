@@ -156,12 +156,8 @@ class SamplesPane(Pane):
             self._listing.select()
 
     def action_history(self) -> None:
-        def chosen(key: SampleKey | None) -> None:
-            if key is not None:
-                self.open_sample(key)
-
         if self._listing.folder is not None and self._current is not None:
-            self.app.push_screen(PromptHistoryScreen(self._listing.folder, self._current), chosen)
+            self.app.push_screen(PromptHistoryScreen(self._listing.folder, self._current), self.open_sample)
 
     @work(group="dialog", exclusive=True)
     async def action_ask(self) -> None:
@@ -225,9 +221,11 @@ class SamplesPane(Pane):
         query = tuple(Condition("either", "contains", word) for word in words.split())
         return await asyncio.to_thread(lambda: list(table.select(query, self._listing.order)[:most]))
 
-    def open_sample(self, key: SampleKey) -> None:
-        """Read a sample of the run, then show it token by token."""
+    def open_sample(self, key: SampleKey | None) -> None:
+        """Read a sample of the run, then show it token by token; None: do nothing."""
         folder = self._listing.folder
+        if key is None:
+            return
         if folder is None or self._listing.table is None:
             self.warn("This run saves no tokens. Set run.save_samples = true to keep them.")
             return

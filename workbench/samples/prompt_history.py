@@ -35,14 +35,6 @@ _COLORLESS = {"gone": ("[-", "-]"), "new": ("{+", "+}")}  # as in git's word dif
 _HEADINGS = "     sample    score  KL nats  tokens"
 
 
-def response_row(sample: Sample, *, is_base: bool = False) -> str:
-    """Return iteration and number in the batch, score, KL, length, and signs for a cut response and for the base."""
-    place = f"{sample.key.iteration}·{sample.key.row + 1}"
-    length = "-" if sample.length is None else str(sample.length)
-    signs = " ✂" * sample.truncated + " base" * is_base
-    return f"{place:>11}  {number(sample.score, 2, signed=True):>7}  {number(sample.kl, 1):>7}  {length:>6}{signs}"
-
-
 def changes_line(chosen: Sample, base: Sample) -> str:
     """Return score, KL and length of `chosen`, each with its difference from `base`."""
     facts = [
@@ -98,17 +90,17 @@ class ResponseList(CursorList[Sample]):
 
     base: Sample | None = None  # the response that the others are compared with
 
-    def show(self, samples: Sequence[Sample], cursor: int) -> None:
-        """List `samples` with the cursor on one of them."""
-        self.items = samples
-        self.put_cursor(cursor)
-
     def header_line(self, width: int) -> Line:
         return [(_HEADINGS[:width], "muted")]
 
     def item_line(self, index: int, line: int, width: int) -> Line:
+        """Return iteration and number in the batch, score, KL, length, and whether it is cut short or the base."""
         sample = self.items[index]
-        row: Line = [(response_row(sample, is_base=sample is self.base)[:width], "")]
+        place = f"{sample.key.iteration}·{sample.key.row + 1}"
+        length = "-" if sample.length is None else str(sample.length)
+        signs = " ✂" * sample.truncated + " base" * (sample is self.base)
+        text = f"{place:>11}  {number(sample.score, 2, signed=True):>7}  {number(sample.kl, 1):>7}  {length:>6}{signs}"
+        row: Line = [(text[:width], "")]
         return under_cursor(row, width) if index == self.cursor else row
 
 
@@ -193,7 +185,8 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
             if cursor == self._placed:
                 keys = [sample.key for sample in self._samples]
                 cursor = self._placed = keys.index(self._sample.key) if self._sample.key in keys else 0
-            self._list.show(self._samples, cursor)
+            self._list.items = self._samples
+            self._list.put_cursor(cursor)
         if problems:
             problem = self.query_one("#history-problem", Static)
             problem.display = True

@@ -6,7 +6,6 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import zip_longest
 from typing import ClassVar, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
@@ -31,7 +30,7 @@ from workbench.samples.export import parsed
 from workbench.samples.sample_list import sample_facts
 from workbench.samples.token_facts import TokenFacts, percent, sentence
 from workbench.samples.token_text import TokenText
-from workbench.text import MISSING, Line, fit, fit_start, plain, visible
+from workbench.text import MISSING, Line, beside, fit, fit_start, plain, visible
 
 LegendPiece = tuple[str, str | float]  # text, and its role (label, text, muted) or its position on the scale, 0 to 1
 LegendLine = list[LegendPiece]
@@ -292,11 +291,8 @@ def inspector_lines(facts: TokenFacts | None, width: int, height: int) -> list[L
         half = next((place for place in range(min(room, len(shown) - 1), 0, -1) if not shown[place].is_part), room)
         if len(shown) <= half + room:
             break
-    for left, right in zip_longest(shown[:half], shown[half:]):
-        line: Line = left.line if left else []
-        gap = (" " * (column + _GAP - cell_len(plain(line))), "text")
-        head.append([*line, gap, *right.line] if right else line)
-    return head
+    columns_of = [[row.line for row in rows] for rows in (shown[:half], shown[half:])]
+    return [*head, *beside(columns_of, column, (" " * _GAP, "text"))]
 
 
 def facts_text(facts: TokenFacts) -> str:

@@ -109,7 +109,12 @@ def lay_out(sample: TokenSample, width: int, *, whitespace: bool = False) -> Tok
     response, texts = len(writer.lines), list[_Text]()
     kind: SpanKind = "text"
     last_text = max((place for place, text in enumerate(sample.texts) if text), default=-1)
-    end, offset = response_end(sample), 0
+    whole, offset = "".join(sample.texts), 0
+    end = len(whole)  # of the response; the rest is the stop token or text
+    if not sample.truncated and whole.startswith(sample.completion):
+        end = len(sample.completion)
+    elif not sample.truncated and sample.texts:  # the completion has no special tokens
+        end -= len(sample.texts[-1])
     for token, text in enumerate(sample.texts):
         cut = max(end - offset, 0)  # characters of the token before the stop
         offset += len(text)
@@ -124,16 +129,6 @@ def lay_out(sample: TokenSample, width: int, *, whitespace: bool = False) -> Tok
         texts.append(_Text("mark", -1, "no tokens"))
     writer.write(texts)
     return TokenLayout(writer.lines, response, writer.places, frozenset(writer.wrapped))
-
-
-def response_end(sample: TokenSample) -> int:
-    """Return how many characters of the joined token texts are the response; the rest is the stop token or text."""
-    whole = "".join(sample.texts)
-    if sample.truncated or whole == sample.completion:
-        return len(whole)
-    if whole.startswith(sample.completion):
-        return len(sample.completion)
-    return len(whole) - len(sample.texts[-1]) if sample.texts else 0  # the completion has no special tokens
 
 
 class _Text(NamedTuple):

@@ -36,7 +36,6 @@ from workbench.samples.channels import (
     channel_scale,
     heat_ladder,
     outliers,
-    read_channel,
     underline_style,
 )
 from workbench.samples.token_layout import TokenLayout, TokenSpan, lay_out
@@ -311,7 +310,10 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
         if self.sample is None or not channel:
             return None
         if channel not in self._values:
-            self._values[channel] = read_channel(self.sample, CHANNELS[channel], self.shared.get(channel))
+            numbers = CHANNELS[channel].values(self.sample)
+            scale = self.shared.get(channel) or channel_scale(numbers, CHANNELS[channel].diverging)
+            positions = [scale.position(number) for number in numbers]
+            self._values[channel] = ChannelValues(CHANNELS[channel], numbers, positions, scale)
         return self._values[channel]
 
     def _line_at(self, y: int) -> tuple[int, int]:

@@ -32,7 +32,7 @@ from workbench.screen.dialogs import (
 )
 from workbench.screen.panes import Panes
 from workbench.system.code_trust import trusted_code, untrusted_code
-from workbench.training.alarms import AlarmScreen, FixScreen
+from workbench.training.alarms import AlarmScreen
 
 _COUNT = re.compile(r"\s*0*[1-9]\d{0,8}\s*")  # of iterations
 
@@ -298,7 +298,8 @@ class Steering:
             self._panes.say(f"{title(alarm.code)}: no fix can be applied now", "note")
             return
         fix = fixes[0]
-        if await self._panes.app.push_screen_wait(FixScreen(alarm, fix)):
+        question, why = f"{fix.label[:1].upper()}{fix.label[1:]}?", f"{title(alarm.code)}: {alarm.message}"
+        if await self._panes.app.push_screen_wait(ConfirmScreen(question, why, yes="Apply", no="Cancel", wanted=True)):
             self._apply(alarm, fix)
 
     def _apply(self, alarm: Alarm, fix: Fix) -> None:

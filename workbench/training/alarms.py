@@ -16,7 +16,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from trainer.events import Alarm, Fix
-from workbench.kit.dialog import ConfirmScreen, Dialog
+from workbench.kit.dialog import Dialog
 from workbench.kit.keys import keys_of
 from workbench.run.sentences import evidence, level_sign, title, urgent_first
 from workbench.text import Line, fit_start, visible
@@ -157,11 +157,3 @@ def alarm_text(alarm: Alarm) -> Content:
         parts += [(f"\n{name}{' ' * (names - cell_len(name))}  ", "$text-muted"), (value, "bold")]
     parts += ["\n\n" if numbers else "\n", visible(alarm.advice, keep_newlines=True)]
     return Content.assemble(*parts)
-
-
-class FixScreen(ConfirmScreen):
-    """Dialog that asks whether to apply `fix`. Yes has the focus: the user has just pressed the key for fixes."""
-
-    def __init__(self, alarm: Alarm, fix: Fix) -> None:
-        question = f"{fix.label[:1].upper()}{fix.label[1:]}?"
-        super().__init__(question, f"{title(alarm.code)}: {alarm.message}", yes="Apply", no="Cancel", wanted=True)

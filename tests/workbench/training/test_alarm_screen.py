@@ -22,9 +22,10 @@ from trainer.engine.inbox import Inbox
 from trainer.events import Alarm, Event, Fix, Iteration, RunEnded
 from trainer.runs.folder import RunFolder
 from workbench.kit.banner import Banner
+from workbench.kit.dialog import ConfirmScreen
 from workbench.labelling.pane import LabelPane
 from workbench.screen.main_screen import MainScreen
-from workbench.training.alarms import AlarmScreen, FixScreen
+from workbench.training.alarms import AlarmScreen
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\rb\u202ec[@click=app.quit]d[/x]\ne"
 
@@ -82,7 +83,7 @@ def shown(pilot: Pilot[str]) -> str:
 
 async def opened(pilot: Pilot[str], key: str) -> None:
     await pilot.press(key)
-    await until(pilot, lambda: isinstance(pilot.app.screen, FixScreen if key == "F" else AlarmScreen))
+    await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmScreen if key == "F" else AlarmScreen))
     await pilot.pause()
 
 
@@ -187,16 +188,6 @@ def watched(name: str, *alarms: Alarm) -> Path:
     return folder
 
 
-async def test_a_run_that_has_ended_gets_advice_and_no_fixes() -> None:
-    async with workbench(watch=watched("past", alarm(1))) as (screen, pilot):
-        await until(pilot, lambda: bool(screen.supervisor.view.alarms))
-        await pilot.press("F")
-        assert pilot.app.screen is screen
-        await opened(pilot, "exclamation_mark")
-        assert "Raise kl_coef." in shown(pilot)
-        assert "No fix can be applied from here." in shown(pilot)
-
-
 async def test_fixes_reach_a_run_of_another_process_by_its_inbox() -> None:
     folder = watched("elsewhere", alarm(1))
     with RunFolder(folder).lock():
@@ -263,20 +254,3 @@ async def test_a_long_advice_is_read_page_by_page(size: tuple[int, int]) -> None
         assert "word399" in shown(pilot)
         await pilot.press(*["pageup"] * 30)
         assert "the KL is 24.1" in shown(pilot)
-
-
-async def test_the_keys_can_be_remapped(tmp_path: Path) -> None:
-    folder = tmp_path / "config"
-    folder.mkdir()
-    keys = 'preset = "vim"\n[keys]\n"alarm.open" = "ctrl+a"\n"alarm.put-away" = "w"\n'
-    (folder / "keys.toml").write_text(keys)
-    async with troubled(alarm(0, code="truncation", fixes=[]), alarm(1)) as (_, screen, pilot):
-        await until(pilot, lambda: "^a opens" in screen_text(screen))
-        await opened(pilot, "ctrl+a")
-        assert "w dismisses it" in shown(pilot)
-        await pilot.press("j", "j", "k")
-        assert pilot.app.screen.query_one(OptionList).highlighted == 1
-        await pilot.press("l", "j", "k")
-        assert "⚠ truncation" in shown(pilot)
-        await pilot.press("h", "w")
-        assert [alarm.code for alarm in screen.supervisor.view.alarms] == ["truncation"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from charts import roles, texts
+from charts import texts
 from rich.cells import cell_len
 from styles_helper import styles_path
 from textual.app import App
@@ -89,26 +89,6 @@ def test_the_numbers_in_a_formula_make_its_result(width: int) -> None:
         assert eval(filled) == pytest.approx(float(result), abs=2.1e-4)
 
 
-def test_the_loss_of_each_pass_is_that_of_its_ratio() -> None:
-    ratios = [[1.0, 1.1, 1.5, 0.5, 2.0]] * 8
-    held = {"epochs": 4, "whiten_advantages": False}
-    facts = TokenFacts(sample(held=held, advantages=[0.4] * 8, ratios=ratios), 2)
-    lines = formula_lines(facts, 75)
-    shown = [line.strip() for line in texts(lines) if " ρ " in line and "=" in line and "epoch" in line]
-    losses = [float(line.rpartition("= ")[2]) for line in shown]
-    assert losses == pytest.approx([-min(r * 0.4, min(max(r, 0.8), 1.2) * 0.4) for r in (1.0, 1.1, 1.5, 0.5)])
-    assert [("✂ clipped" in line, "outside" in line) for line in shown] == [
-        (False, False),
-        (False, False),
-        (True, False),
-        (False, True),
-    ]
-    after = texts(lines)[-1]
-    assert after.split() == ["after", "ρ", "2.0000", "outside"], "no loss is taken after the last epoch"
-    assert "✂ clipped" in roles(lines, "alert")
-    assert "outside" not in roles(lines, "alert")
-
-
 @pytest.mark.parametrize("width", [55, 75, 106])
 @pytest.mark.parametrize("index", [0, 3, 5])
 @pytest.mark.parametrize(
@@ -140,13 +120,6 @@ def test_without_a_critic_the_formulas_are_those_of_the_estimator(
     if width == 106:
         line = next(line for line in lines if line.startswith("A_t"))
         assert eval(line.split(" = ")[-2]) == pytest.approx(facts.advantage, abs=3e-4)
-
-
-def test_grpo_without_its_deviation_divides_by_nothing() -> None:
-    of = replace(sample_without_critic("grpo", group_std=False), advantage_scale=1.0)
-    lines = texts(formula_lines(TokenFacts(of, 2), 106))
-    assert not any(line.startswith("s ") for line in lines)
-    assert any(line.startswith("A_t   = R - b ") for line in lines)
 
 
 @pytest.mark.parametrize("width", [55, 75, 90, 106, 130])

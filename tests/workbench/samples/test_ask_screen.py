@@ -1,16 +1,19 @@
-"""Asking the models: what is sent, what is shown while waiting and after, and that the screen stays usable."""
+"""Asking the models: what is sent, what is shown while waiting and after, and the list of answers."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import pytest
 from completions import HOSTILE, completion
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
 from styles_helper import styles_path
 from textual import events
 from textual.pilot import Pilot
@@ -20,12 +23,13 @@ from waiting import until
 from workbench_app import screen_text as text_of
 
 from trainer.errors import ModelError, UsageError
-from trainer.questions import Answer, Question
+from trainer.questions import Answer, Question, Writer, WrittenResponse
 from workbench.kit.dialog import PlainArea
 from workbench.kit.theming import ThemedApp
 from workbench.run.sample_table import TokenSample
-from workbench.samples.ask_screen import KEPT, AnswerList, AskScreen
-from workbench.text import as_sent, typed
+from workbench.samples.ask_screen import KEPT, AnswerList, AskedRequest, AskScreen, response_facts
+from workbench.samples.ask_screen import request_lines as lines_of
+from workbench.text import Line, as_sent, plain, typed, visible
 
 NO_TOP = ("top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs")
 SIZES = [(80, 24), (120, 36), (200, 60)]
@@ -317,26 +321,13 @@ async def test_escape_closes_at_once_cancels_open_requests_and_drops_answers_und
                 await pilot.pause()
 
 
-async def test_escape_in_an_open_list_closes_the_list_only() -> None:
-    async with asking() as (_trainer, screen, pilot):
-        select = screen.query_one("#ask-writer", Select)
-        select.focus()
-        await pilot.press("enter")
-        assert select.expanded
-        await pilot.press("escape")
-        await pilot.pause()
-        assert screen.is_attached
-        assert not select.expanded
-
-
 # Text that is not to be trusted
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_hostile_texts_are_shown_and_not_obeyed(size: tuple[int, int]) -> None:
+async def test_hostile_texts_are_shown_and_not_obeyed() -> None:
     sample = token_sample(texts=[HOSTILE, HOSTILE], prompt=HOSTILE)
     for asked in ((sample, None), (sample, 1)):
-        async with asking(*asked, size=size) as (trainer, screen, pilot):
+        async with asking(*asked, size=(80, 24)) as (trainer, screen, pilot):
             await pilot.press("ctrl+r")
             trainer.answer(-1, HOSTILE, parts={HOSTILE: math.nan, "b": 1.0}, score=math.nan)
             await seen(pilot, screen, "not scored")
@@ -357,11 +348,10 @@ async def test_the_control_characters_of_a_prompt_are_sent_as_they_were_and_past
     assert as_sent("␡", "b") == "␡"
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_a_prompt_and_an_answer_of_10_000_tokens_leave_room_for_each_other(size: tuple[int, int]) -> None:
+async def test_a_prompt_and_an_answer_of_10_000_tokens_leave_room_for_each_other() -> None:
     long = " ".join(f"word{number}" for number in range(10_000))
     for asked in ((token_sample(prompt=long), None), (token_sample(texts=[long, "!"], prompt=long), 1)):
-        async with asking(*asked, size=size) as (trainer, screen, pilot):
+        async with asking(*asked, size=(80, 24)) as (trainer, screen, pilot):
             assert "word9999" in text_of(screen)
             await pilot.press("ctrl+r")
             for index in range(len(trainer.sent)):
@@ -370,20 +360,10 @@ async def test_a_prompt_and_an_answer_of_10_000_tokens_leave_room_for_each_other
             assert screen.query_one(AnswerList).size.height >= 6
 
 
-async def test_the_footer_shows_the_keys_that_apply() -> None:
-    async with asking() as (_trainer, screen, pilot):
-        typing = {binding.binding.id for binding in screen.active_bindings.values()}
-        assert {"ask.write", "ask.close"} <= typing
-        assert not {"ask.order", "ask.diff"} & typing
-        await pilot.press("shift+tab")
-        assert isinstance(screen.focused, AnswerList)
-        assert {"ask.order", "ask.diff"} <= {binding.binding.id for binding in screen.active_bindings.values()}
-
-
 async def test_the_best_come_first_and_differing_words_are_marked_on_request() -> None:
     async with asking() as (trainer, screen, pilot):
         await pilot.press("ctrl+r")
-        scores = {"a warm day": -1.0, "a good day": 2.0}
+        scores = {"an unscored day": math.nan, "a warm day": -1.0, "a good day": 2.0}
         completions = [completion(text, score=score) for text, score in scores.items()]
         policy = Answer(writer="policy", iteration=1, prompt="", completions=completions, seconds=0.1)
         trainer.sent[0].future.set_result(policy)
@@ -393,8 +373,123 @@ async def test_the_best_come_first_and_differing_words_are_marked_on_request() -
         screen.query_one(AnswerList).focus()
         await pilot.press("o", "d")
         await pilot.pause()
-        assert text_of(screen).index("good") < text_of(screen).index("warm")
+        assert text_of(screen).index("good") < text_of(screen).index("warm") < text_of(screen).index("unscored")
         assert status(screen) == "sorted by score   underlined: only the policy; struck: only the reference"
         drawn = [segment for strip in screen._compositor.render_strips() for segment in strip]
         (new,), (gone,) = ([one.style for one in drawn if one.text == word] for word in ("good", "cold"))
         assert (getattr(new, "underline", None), getattr(gone, "strike", None)) == (True, True)
+
+
+def reply(*completions: WrittenResponse, writer: Writer = "policy", problem: str = "") -> Answer:
+    return Answer(writer=writer, iteration=40, prompt="", completions=[*completions], seconds=3.2, problem=problem)
+
+
+def request(*answers: Answer, **changes: Any) -> AskedRequest:
+    known: dict[str, Any] = {"number": 1, "title": "sample freely", "answers": {one.writer: one for one in answers}}
+    return AskedRequest(**known | changes)
+
+
+def request_lines(of: AskedRequest, width: int, **more: bool) -> list[Line]:
+    return lines_of(of, width, side_by_side=width >= 96, **more)
+
+
+def facts_of(one: WrittenResponse, writer: Writer = "policy", compared: float = math.nan) -> str:
+    return "  ".join(text for text, _ in response_facts(one, writer, compared))
+
+
+def joined(lines: Sequence[Line]) -> str:
+    return "\n".join(plain(line) for line in lines)
+
+
+def words_in(lines: Sequence[Line], role: str) -> str:
+    return "".join(text for line in lines for text, own in line if own == role)
+
+
+@pytest.mark.parametrize(
+    ("one", "shown"),
+    [
+        (completion(), "score +0.50  KL 1.2 nats  3 tokens, stop"),
+        (completion(tokens=[1], truncated=True), "score +0.50  KL 1.2 nats  1 token ✂ cut short"),
+        (completion(logprobs=[math.inf, -math.inf, 0.0]), "score +0.50  KL - nats  3 tokens, stop"),
+        (completion(tokens=[], logprobs=[], ref_logprobs=[]), "score +0.50  KL 0.0 nats  0 tokens, stop"),
+        (completion(parts={"lexicon": 0.9}), "score +0.50  KL 1.2 nats  3 tokens, stop  lexicon +0.90"),
+        (
+            completion(parts={"lexicon": 0.5, "a\x1b.py:f": -2.0}),
+            "score +0.50  KL 1.2 nats  3 tokens, stop  lexicon +0.50  a␛.py:f -2.00",
+        ),
+    ],
+)
+def test_a_completion_is_shown_with_its_numbers_and_with_parts_that_say_more_than_the_score(
+    one: WrittenResponse, shown: str
+) -> None:
+    assert facts_of(one) == shown
+    assert "log π/ref" in facts_of(one, "reference")
+
+
+@pytest.mark.parametrize(
+    ("score", "compared", "reported"),
+    [
+        (0.5, 0.25, "▲ +0.25 better"),
+        (0.5, 1.5, "▼ -1.00 worse"),
+        (0.5, 0.5, "= same score"),
+        (math.nan, 0.5, "not scored  KL"),
+        (0.5, math.nan, "score +0.50  KL"),
+        (math.inf, 0.5, "  KL"),
+    ],
+)
+def test_a_score_is_better_or_worse_than_the_number_it_is_compared_with(
+    score: float, compared: float, reported: str
+) -> None:
+    shown = facts_of(completion(score=score), compared=compared)
+    assert reported in shown
+    assert ("better" in shown or "worse" in shown) == (reported[0] in "▲▼")
+
+
+def test_policy_and_reference_are_side_by_side_where_there_is_room() -> None:
+    both = request(reply(completion("by the policy")), reply(completion("by the reference"), writer="reference"))
+    wide, narrow = (joined(request_lines(both, width)).splitlines() for width in (98, 78))
+    assert wide[1].split("│")[0].strip().startswith("policy")
+    assert wide[1].split("│")[1].strip().startswith("reference")
+    (left,), (right,) = ([line for line in wide if text in line] for text in ("by the policy", "by the reference"))
+    assert (left.index("by the policy"), right.index("by the reference")) == (0, 47 + len(" │ "))
+    assert "│" not in "".join(narrow)
+    assert narrow.index("by the policy") < narrow.index("by the reference")
+
+
+def test_a_column_is_headed_by_writer_and_score() -> None:
+    lines = request_lines(request(reply(completion(score=0.5), completion(score=math.nan), completion(score=1.0))), 80)
+    assert plain(lines[0]).strip() == "1  sample freely"
+    assert plain(lines[1]).strip() == "policy · after 40 iterations · mean score +0.75 · 3.2s"
+
+
+def test_the_begun_text_is_not_shown_again_and_an_empty_completion_says_so() -> None:
+    lines = request_lines(request(reply(completion("once upon a time"), completion("")), begun="once upon"), 80)
+    assert words_in(lines, "text") == " a time"
+    assert "empty response" in joined(lines)
+
+
+def test_the_diff_waits_until_both_have_answered() -> None:
+    half = request(answers={"policy": reply(completion("a warm day")), "reference": None})
+    lines = request_lines(half, 120, diff=True)
+    assert words_in(lines, "new") == ""
+    assert "waiting" in joined(lines)
+
+
+def test_a_problem_is_shown_beside_an_answer_without_a_score() -> None:
+    unscored = request_lines(request(reply(completion(score=math.nan), problem="rewards.py raised")), 80)
+    assert "✖ rewards.py raised" in joined(unscored)
+    assert "so much joy" in joined(unscored)
+
+
+@given(st.text(max_size=300), st.integers(4, 130), st.booleans(), st.booleans())
+def test_no_line_is_wider_than_the_list_and_none_is_obeyed(text: str, width: int, by_score: bool, diff: bool) -> None:
+    long = completion(text + HOSTILE, score=1e300, parts={text: 1.0, "b": 2.0})
+    both = request(
+        reply(long, problem=text),
+        reply(completion(HOSTILE), writer="reference"),
+        title=text + HOSTILE,
+        compared=0.0,
+    )
+    for line in request_lines(both, width, by_score=by_score, diff=diff):
+        assert cell_len(plain(line)) <= width
+        assert visible(plain(line)) == plain(line)

@@ -12,11 +12,8 @@ import pytest
 from colors import SPECS, XTERM, XTERM_DARK, contrast, delta_e
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
-from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
-from textual.strip import Strip
 from token_samples import token_sample
 
 from trainer.runs.samples import sample_schema
@@ -28,7 +25,6 @@ from workbench.samples.channels import (
     channel_scale,
     heat_ladder,
     outliers,
-    read_channel,
     underline_style,
 )
 
@@ -128,13 +124,6 @@ def test_a_scale_knows_the_extremes_and_what_is_missing(values: list[float], div
     assert sum(abs(value) <= scale.high for value in finite) >= 0.98 * len(finite)
 
 
-def test_infinite_values_are_at_an_end_and_nan_is_nowhere() -> None:
-    scale = channel_scale([-1.0, 2.0], True)
-    assert (scale.position(-math.inf), scale.position(math.inf)) == (0, 1)
-    assert math.isnan(scale.position(math.nan))
-    assert scale.position(1.0) == pytest.approx(0.75)
-
-
 def test_two_values_in_a_hundred_do_not_stretch_a_scale() -> None:
     values = [place / 98 for place in range(1, 99)]
     assert channel_scale([*values, 50.0, -60.0], True).high == 1.0
@@ -146,16 +135,6 @@ def test_a_channel_with_tiny_values_is_not_magnified(values: list[float]) -> Non
     scale = channel_scale(values, True)
     assert (scale.low, scale.high) == (-0.01, 0.01)
     assert all(abs(scale.position(value) - 0.5) < 1e-3 for value in values if math.isfinite(value))
-
-
-def test_a_channel_is_read_on_its_own_scale_or_a_given_one() -> None:
-    sample, channel = token_sample(length=20), CHANNELS["advantage"]
-    own = read_channel(sample, channel)
-    assert own.scale == channel_scale(sample.numbers["advantages"], True)
-    shared = channel_scale([-100.0, 100.0], True)
-    read = read_channel(sample, channel, shared)
-    assert read.scale is shared
-    assert [round(position, 9) for position in read.positions] == [round(0.5 + v / 200, 9) for v in own.numbers]
 
 
 @given(values=VALUES)
@@ -261,12 +240,6 @@ def test_without_colour_there_are_attributes_alone(diverging: bool) -> None:
     assert found.missing != found.plain
 
 
-@given(a=st.floats(0, 1), b=st.floats(0, 1), diverging=st.booleans())
-def test_blocks_rise_with_the_value(a: float, b: float, diverging: bool) -> None:
-    low, high = sorted((a, b))
-    assert BARS.index(block(low, diverging=diverging)) <= BARS.index(block(high, diverging=diverging))
-
-
 def test_every_block_is_used_and_the_ends_and_zero_have_theirs() -> None:
     for diverging in (True, False):
         assert "".join(dict.fromkeys(block(place, diverging=diverging) for place in POSITIONS)) == BARS
@@ -289,8 +262,3 @@ def test_every_block_is_used_and_the_ends_and_zero_have_theirs() -> None:
 def test_underlines_show_thirds_of_the_magnitude(position: float, diverging: bool, lines: int) -> None:
     style = underline_style(position, diverging=diverging)
     assert (bool(style.underline) + bool(style.underline2)) == lines
-
-
-def test_two_lines_reach_the_terminal() -> None:
-    strip = Strip([Segment("x", underline_style(1.0, diverging=False))])
-    assert "\x1b[4;21m" in strip.render(Console(force_terminal=True, color_system="truecolor"))

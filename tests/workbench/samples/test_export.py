@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from token_samples import SETTINGS, token_sample
+from token_samples import SETTINGS, sample_without_critic, token_sample
 
 from trainer.errors import StorageError
 from trainer.files import unused
@@ -110,6 +110,22 @@ def test_no_text_of_a_sample_becomes_markup(tmp_path: Path) -> None:
     assert (
         len({len(cells(line)) for line in outside.splitlines() if line.startswith("| ") and len(cells(line)) > 2}) == 1
     )
+
+
+@pytest.mark.parametrize("estimator", ["reinforce", "rloo", "remax", "grpo"])
+def test_without_a_critic_exports_have_the_baseline_and_no_values(tmp_path: Path, estimator: str) -> None:
+    sample = sample_without_critic(estimator)
+    (line,) = exported(export_samples([sample], tmp_path / "a.jsonl", markdown=False))
+    assert (line["baseline"], line["final_value"]) == (0.25, None)
+    assert line["advantage_scale"] == (0.5 if estimator == "grpo" else None)
+    assert "values" not in line
+    assert all("value" not in pair and "td_error" not in pair and "return" in pair for pair in sa_pairs(sample))
+    text = export_samples([sample], tmp_path / "a.md", markdown=True).read_text()
+    assert "| `baseline` | +0.2500 |" in text
+    assert ("divisor" in text) == (estimator == "grpo")
+    header = next(row for row in text.splitlines() if "log-prob" in row)
+    assert "advantage" in header
+    assert "value" not in header
 
 
 def test_a_name_that_is_taken_gets_a_number_and_the_existing_file_stays(tmp_path: Path) -> None:

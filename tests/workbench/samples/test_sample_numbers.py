@@ -11,7 +11,6 @@ import pytest
 import reference
 from reference import Floats, float64
 from runs_helper import Recorder, record, tiny_config
-from tiny import make_tokenizer
 
 from trainer.engine.control import Control
 from trainer.engine.training import train
@@ -186,61 +185,11 @@ def test_epochs_that_were_ended_early_made_no_step(tmp_path: Path) -> None:
         assert all(np.isfinite(row["ratios"][0][-1]) for row in rows)
 
 
-@pytest.mark.parametrize("variant", ["plain", "all of it"])
-def test_the_ratio_begins_at_1_and_moves_with_every_epoch(variant: str, tmp_path: Path) -> None:
-    recorder, files = run(tmp_path, "ppo.epochs=3", "run.final_ratios=true", *VARIANTS[variant])
-    for iteration, (rows, settings) in zip(recorder.of(Iteration), files, strict=True):
-        ratios = np.concatenate([float64(row["ratios"]) for row in rows])
-        assert (ratios.shape[1], settings.epochs) == (4, 3)
-        assert ratios[:, 0] == pytest.approx(1, abs=1e-4)
-        assert (abs(np.diff(ratios, axis=1)).max(axis=0) > 1e-3).all()
-        assert ratios[:, :3].mean() == pytest.approx(iteration.ratio_mean, rel=1e-4)
-        assert ratios[:, :3].max() == pytest.approx(iteration.ratio_max, rel=1e-4)
-        clipped = abs(ratios[:, :3] - 1) > settings.clip
-        assert clipped.mean() == pytest.approx(iteration.clip_fraction, abs=1e-4)
-
-
 def test_without_a_step_there_are_no_ratios(tmp_path: Path) -> None:
     source = f'reward.sources=["{tmp_path}/rewards.py:constant"]'
     _, files = run(tmp_path, source, "ppo.kl_coef=0.0", "ppo.estimator=reinforce")
     assert [row["ratios"] for rows, _ in files for row in rows] == [None] * 12
     assert not any(settings.has_signal for _, settings in files)
-
-
-@pytest.mark.parametrize("temperature", ["1.0", "0.7"])
-def test_alternatives_are_sorted_probabilities_and_agree_with_the_token_that_was_written(
-    temperature: str, tmp_path: Path
-) -> None:
-    _, files = run(tmp_path, f"rollout.temperature={temperature}", "run.alternatives=50")
-    found = 0
-    for rows, _ in files:
-        for row in rows:
-            for place, token in enumerate(row["tokens"]):
-                logprobs, of_reference = float64(row["top_logprobs"][place]), float64(row["top_ref_logprobs"][place])
-                assert (np.diff(logprobs) <= 0).all()
-                assert 0.5 < np.exp(logprobs).sum() <= 1 + 1e-5
-                assert np.exp(of_reference).sum() <= 1 + 1e-5
-                ids = row["top_tokens"][place]
-                assert len(set(ids)) == 50
-                if token in ids:
-                    found += 1
-                    assert logprobs[ids.index(token)] == pytest.approx(row["logprobs"][place], abs=1e-5)
-                    assert of_reference[ids.index(token)] == pytest.approx(row["ref_logprobs"][place], abs=1e-5)
-                else:
-                    assert row["logprobs"][place] <= logprobs[-1] + 1e-5
-    assert 0 < found < sum(len(row["tokens"]) for rows, _ in files for row in rows)
-
-
-def test_texts_of_tokens_join_to_the_response_with_its_stop(tmp_path: Path) -> None:
-    _, files = run(tmp_path, "rollout.max_new_tokens=60")
-    tokenizer = make_tokenizer()
-    for rows, _ in files:
-        for row in rows:
-            assert "".join(row["token_texts"]) == tokenizer.decode(row["tokens"])
-            assert len(row["token_texts"]) == len(row["tokens"])
-            assert len(row["top_texts"]) == len(row["tokens"])
-            if not row["truncated"]:
-                assert row["token_texts"][-1] == "<end>"
 
 
 def test_settings_changed_in_a_run_belong_to_the_iterations_they_apply_to(tmp_path: Path) -> None:

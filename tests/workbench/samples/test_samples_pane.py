@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
-from samples_app import Run, Workbench, samples_pane, settle, show
+from samples_app import Run, Workbench, press, samples_pane, settle, show
 from scripted_run import samples, started
 from textual.widgets import Static
 
@@ -15,10 +17,10 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.samples import write_samples
 from workbench.kit.banner import Banner
 from workbench.kit.cursor_list import FilterField
-from workbench.run.sample_table import SampleTable
+from workbench.run.sample_table import Sample, SampleKey, SampleTable
 from workbench.run.view import RunView
 from workbench.samples import sample_list
-from workbench.samples.sample_list import SampleList
+from workbench.samples.sample_list import SampleList, sample_facts, sample_lines
 from workbench.samples.sample_view import SampleView
 
 HOSTILE = "[/x] [@click=app.quit]x[/] \x1b[31m \x9b \u202eabc \u2028 שלום 🎉👨‍👩‍👧 e\u0301 日本語\t\n"
@@ -57,8 +59,7 @@ async def test_earlier_and_later_iterations_are_those_with_samples(run: Run) -> 
         await show(pilot, run)
         seen = []
         for key in ("left", "left", "left", "right", "right", "right", "left", "end"):
-            await pilot.press(key)
-            await settle(pilot)
+            await press(pilot, key)
             seen.append(app.heading.split()[1])
             assert f"of {seen[-1]}" in app.drawn
         assert seen == ["5", "2", "2", "5", "9", "9", "5", "9"]
@@ -99,8 +100,7 @@ async def test_a_run_that_keeps_no_files_shows_previews_and_no_scores() -> None:
         app.pane.show_iteration(2)
         await settle(pilot)
         assert "run.save_samples" in " ".join(app.drawn.split())
-        await pilot.press("end")
-        await settle(pilot)
+        await press(pilot, "end")
         assert "a preview" in app.drawn
         assert app.heard == []
 
@@ -179,8 +179,7 @@ async def test_hostile_samples_are_drawn_within_the_pane_at_every_size(run: Run,
         await show(pilot, run)
         app.pane.take_focus()
         for keys in ([], ["down", "enter"], ["escape", "up", "enter"]):
-            await pilot.press(*keys)
-            await settle(pilot)
+            await press(pilot, *keys)
             view = app.query_one(SampleView)
             widget = view.text if view.display else app.query_one(SampleList)
             width = widget.scrollable_content_region.width
@@ -191,18 +190,15 @@ async def test_hostile_samples_are_drawn_within_the_pane_at_every_size(run: Run,
 
 async def test_the_search_lists_matches_and_reports_what_it_cannot_understand(run: Run) -> None:
     async with samples_pane(run, "much joy", "some pain", "joy again") as (app, pilot):
-        await pilot.press("slash", *"joy score>0.2")
-        await settle(pilot)
+        await press(pilot, "slash", *"joy score>0.2")
         assert "joy again" in app.drawn
         assert "much joy" not in app.drawn
         assert "   1 of 3 samples   score 0.30, 0.30 to 0.30   " in app.heading, "of those that are listed"
-        await pilot.press(*" scroe>1")
-        await settle(pilot)
+        await press(pilot, *" scroe>1")
         problem = app.query_one("#samples-problem", Static)
         assert problem.display
         assert "did you mean score?" in str(problem.render())
-        await pilot.press("escape")
-        await settle(pilot)
+        await press(pilot, "escape")
         assert "some pain" in app.drawn
         assert not app.query_one(FilterField).display
         assert app.query_one(SampleList).has_focus
@@ -216,8 +212,7 @@ async def test_the_order_goes_by_score_kl_and_length_and_turns_round(run: Run) -
 
         seen = [order()]
         for key in ("o", "O", "o", "o", "O", "o"):
-            await pilot.press(key)
-            await settle(pilot)
+            await press(pilot, key)
             seen.append(order())
         assert seen == ["012", "210", "012", "012", "021", "120", "012"]
 
@@ -229,32 +224,26 @@ async def test_the_whole_run_is_listed_newest_first_and_searched(run: Run) -> No
         run.folder.samples_file(7).write_bytes(b"PAR1 and nothing of use PAR1")
         await show(pilot, run)
         app.pane.take_focus()
-        await pilot.press("r")
-        await settle(pilot)
+        await press(pilot, "r")
         listed = app.query_one(SampleList)
         assert app.heading.startswith("whole run   258 samples")
         assert [sample.key for sample in listed.items[:3]] == [(130, 0), (130, 1), (129, 0)]
         assert [reported for reported in app.reported if "step-000007" in reported and "damaged" in reported]
-        await pilot.press("slash", *"joy it<=3", "enter")
-        await settle(pilot)
+        await press(pilot, "slash", *"joy it<=3", "enter")
         assert [sample.key for sample in listed.items] == [(3, 0), (2, 0), (1, 0)]
         assert "2·1" in app.drawn
-        await pilot.press("r")
-        await settle(pilot)
+        await press(pilot, "r")
         assert app.heading.startswith("iteration 130 · newest   0 of 2 samples")
 
 
 async def test_a_mark_is_kept_in_the_run_and_can_be_searched_for(run: Run) -> None:
     async with samples_pane(run, "one", "two") as (app, pilot):
-        await pilot.press("down", "m")
-        await settle(pilot)
+        await press(pilot, "down", "m")
         assert "2 ★   score" in app.drawn
-        await pilot.press("slash", *"is:marked", "enter")
-        await settle(pilot)
+        await press(pilot, "slash", *"is:marked", "enter")
         assert [sample.key for sample in app.query_one(SampleList).items] == [(1, 1)]
         app.set_keymap({"sample-filter.clear": "f12"})
-        await pilot.press("m")
-        await settle(pilot)
+        await press(pilot, "m")
         assert len(app.query_one(SampleList).items) == 0
         assert "No matching samples. Press F12 in the search to show all." in app.drawn, "the user's key"
 
@@ -268,3 +257,55 @@ async def test_the_next_outlier_is_that_of_the_iteration(run: Run) -> None:
         assert "No more outliers" in str(app.query_one(Banner).render())
         await pilot.press("down", "comma")
         assert app.query_one(SampleList).cursor == 7
+
+
+WIDTHS = range(38, 201)
+
+
+def listed(**changes: Any) -> Sample:
+    values: dict[str, Any] = {
+        "key": SampleKey(12, 2),
+        "prompt": "Once upon a time",
+        "completion": " there was joy.",
+        "score": 0.81,
+        "kl": 7.94,
+        "length": 29,
+        "truncated": False,
+    }
+    return Sample(**values | changes)
+
+
+def test_facts_are_in_full_where_they_fit_and_short_where_not() -> None:
+    cut = listed(truncated=True)
+    assert sample_facts(cut) == "  3   score +0.81   KL 7.9 nats   29 tokens   ✂ cut short"
+    assert sample_facts(cut, short=True) == "  3  +0.81  KL 7.9  29 tok  ✂"
+    assert sample_facts(listed(), marked=True).startswith("  3 ★   score")
+    assert sample_facts(listed(), iteration=True).startswith("   12·3   score")
+    assert sample_facts(listed(score=math.nan, kl=math.inf, length=None)) == "  3   not scored   KL - nats"
+
+
+def test_a_sample_takes_the_same_lines_whatever_is_in_it() -> None:
+    for one in (
+        listed(),
+        listed(prompt="", completion=""),
+        listed(prompt=HOSTILE * 50, completion=HOSTILE * 50),
+    ):
+        for width in WIDTHS:
+            lines = sample_lines(one, width)
+            assert len(lines) == 5
+            assert lines[4] == ""
+            assert max(map(cell_len, lines)) <= width
+
+
+def test_the_end_of_a_prompt_is_shown_without_its_template_and_the_start_of_a_completion() -> None:
+    prompt = "<|im_start|>user\n" + "x" * 200 + " sky is blue?<|im_end|>\n<|im_start|>assistant\n"
+    _, shown, first, second, _ = sample_lines(listed(prompt=prompt, completion="word " * 100), 40)
+    assert shown.endswith("x sky is blue?")
+    assert shown.startswith("…")
+    assert cell_len(shown) == 40
+    assert first == " ".join(["word"] * 8)
+    assert second.endswith("…")
+    _, shown, first, second, _ = sample_lines(listed(), 40)
+    assert (shown, first.strip(), second) == ("Once upon a time", "there was joy.", ""), "whole where they fit"
+    llama = "Why?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+    assert sample_lines(listed(prompt=llama), 40)[1] == "Why?"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from scripted_run import iteration
 
-from workbench.kit.axes import Axis, moving_average, number_text, scale_of, tick_texts, ticks, window_of, window_over
+from workbench.kit.axes import Axis, moving_average, number_text, scale_of, tick_texts, ticks, window_of
 from workbench.run.metrics import METRICS
 from workbench.text import Line
 from workbench.training.metric_grid import Charted, cell_shape, change_text, metric_bars, metric_cell, reading_at
@@ -141,15 +141,6 @@ def test_the_threshold_joins_the_range_only_when_it_is_near():
     assert scale_of([(1000.0, 1100.0)] * 20, KL, log=True).low > 2
 
 
-def test_on_a_logarithmic_axis_equal_factors_are_equal_steps():
-    scale = scale_of([(value, value) for value in (0.01, 0.1, 1.0, 10.0)], KL, log=True)
-    places = [scale.position(value) for value in (0.01, 0.1, 1.0, 10.0)]
-    assert places == pytest.approx([0, 1 / 3, 2 / 3, 1])
-    assert scale.position(-1.0) == scale.position(0.0) == 0
-    assert not scale_of([(-2.0, -1.0)], KL, log=True).log, "nothing is positive"
-    assert not scale_of([(1.0, 2.0)], SCORE, log=True).log, "says nothing for a score"
-
-
 @given(values=any_values, shown=st.sampled_from(METRICS), log=st.booleans(), count=st.integers(1, 20))
 def test_scales_and_their_ticks_are_finite_and_in_order_for_any_values(values, shown, log, count):
     scale = scale_of([(value, value) for value in values], shown, log=log)
@@ -163,11 +154,6 @@ def test_scales_and_their_ticks_are_finite_and_in_order_for_any_values(values, s
     assert len(tick_texts(marks, log=scale.log)) == len(marks)
 
 
-def test_an_axis_may_be_longer_than_the_largest_float():
-    scale = Axis(-1.7e308, 1.7e308)
-    assert [scale.position(value) for value in (-1.7e308, 0.0, 0.85e308, 1.7e308)] == pytest.approx([0, 0.5, 0.75, 1])
-
-
 def test_ticks_are_round_numbers_within_the_axis():
     assert ticks(Axis(-0.2, 0.85), 5) == pytest.approx([-0.2, 0, 0.2, 0.4, 0.6, 0.8])
     assert tick_texts(ticks(Axis(-0.2, 0.85), 5)) == ["-0.2", "0.0", "0.2", "0.4", "0.6", "0.8"]
@@ -176,33 +162,12 @@ def test_ticks_are_round_numbers_within_the_axis():
     assert tick_texts([0.5, 10.0], log=True) == ["0.5", "10"]
 
 
-@given(value=st.floats(), digits=st.integers(0, 4), width=st.integers(7, 9))
-def test_numbers_fit_their_column(value, digits, width):
-    assert len(number_text(value, digits, width)) <= width
-
-
-@pytest.mark.parametrize(
-    ("value", "digits", "text"), [(7.9, 2, "7.90"), (1e9, 4, "1.00e+09"), (math.nan, 4, "NaN"), (-math.inf, 4, "-inf")]
-)
-def test_numbers_are_written_with_the_metrics_digits(value, digits, text):
-    assert number_text(value, digits, 8) == text
-
-
 @pytest.mark.parametrize(
     ("change", "digits", "width", "text"),
     [(0.04, 2, 9, "▲ 0.04"), (-0.3, 1, 9, "▼ 0.3"), (-0.3, 1, 1, "▼"), (0.0001, 2, 9, "="), (math.nan, 2, 9, "")],
 )
 def test_a_change_says_its_direction_and_size_without_colour(change, digits, width, text):
     assert change_text(change, digits, width) == text
-
-
-def test_the_values_shown_are_those_of_the_cursor():
-    window = window_of(history_of([0.1, 0.2, 0.4, 0.3], field="clip_fraction"))
-    assert reading_at(Charted(window=window), CLIP) == pytest.approx((30, -10))
-    assert reading_at(Charted(window=window, at=2), CLIP) == pytest.approx((40, 20))
-    first = reading_at(Charted(window=window, at=0), CLIP)
-    assert first.value == pytest.approx(10)
-    assert math.isnan(first.change)
 
 
 def test_the_moving_average_is_that_of_single_values():
@@ -232,29 +197,6 @@ def test_the_cursor_is_on_the_column_that_holds_its_iteration(size, first, width
         assert window.column_of(window.iteration_in(place, len(columns)), len(columns)) == place
         for position in (column.first_index, column.last_index):
             assert window.column_of(first + position, len(columns)) == place
-
-
-@pytest.mark.parametrize(
-    ("size", "span", "at", "window"),
-    [
-        (500, None, None, (0, 500, 1, 500)),
-        (500, 50, None, (450, 500, 451, 500)),
-        (500, 50, 100, (75, 125, 76, 125)),
-        (500, 50, 490, (450, 500, 451, 500)),
-        (500, 5000, 3, (0, 500, 1, 500)),
-        (0, None, None, (0, 0, 0, 0)),
-    ],
-)
-def test_a_window_is_the_newest_iterations_or_those_around_the_cursor(size, span, at, window):
-    assert window_of(history_of(range(size)), span, at)[1:] == window
-
-
-def test_an_axis_over_several_runs_holds_all_of_them():
-    short, long, none = history_of(range(20)), history_of(range(90), first=11), history_of([])
-    window = window_over([short, long, none])
-    assert (window.start, window.stop, window.first, window.last) == (0, 20, 1, 100)
-    assert window.beside(long)[1:3] == (0, 90)
-    assert window_of(short).beside(long)[1:3] == (0, 10)
 
 
 def test_the_cost_of_drawing_a_cell_depends_on_its_width_not_on_the_history():

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from config_files import save_config
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trainer.config import PRESETS, Config, load_config
 from trainer.config.pairs import RewardModelConfig
-from trainer.errors import StorageError, UsageError
+from trainer.config.problems import broken_rule, setting_keys
+from trainer.errors import UsageError
 from workbench.config.document import ConfigDocument
-from workbench.config.files import OverwriteError, read_text
+from workbench.config.fields import (
+    as_text,
+    editable,
+    fields_by_key,
+    limits,
+    parse,
+    search,
+    sections,
+    shown,
+    stepped,
+)
 from workbench.opening import Opening
 
 COMMENTED = """\
@@ -224,20 +237,13 @@ def test_reset_restores_the_value_of_the_preset() -> None:
 def test_undo_goes_back_over_both_views_and_redo_forth() -> None:
     document = ConfigDocument.open("quickstart")
     texts = [document.text]
-    for step in range(20):
-        if step % 2:
-            document.set_text(document.text + f"# note {step}\n")
-        else:
-            document.set("ppo.epochs", step + 3)
+    for step in range(6):
+        document.set_text(f"{document.text}# note {step}\n") if step % 2 else document.set("ppo.epochs", step + 3)
         texts.append(document.text)
-    for expected in reversed(texts[:-1]):
-        assert document.travel("undo")
-        assert document.text == expected
-    assert not document.travel("undo")
-    assert not document.dirty
-    for expected in texts[1:]:
-        assert document.travel("redo")
-        assert document.text == expected
+    undone = [document.text for _ in texts[1:] if document.travel("undo")]
+    assert undone == texts[-2::-1]
+    assert (document.travel("undo"), document.dirty) == (False, False)
+    assert [document.text for _ in texts[1:] if document.travel("redo")] == texts[1:]
     assert not document.travel("redo")
     document.travel("undo")
     document.set("ppo.epochs", 77)
@@ -313,47 +319,6 @@ def test_a_preset_is_saved_as_a_file_of_its_own(tmp_path: Path) -> None:
     assert set(document.changes) == {"ppo.kl_coef"}
 
 
-def test_a_file_that_changed_meanwhile_is_not_overwritten_without_asking_and_can_be_reloaded(mine: Path) -> None:
-    document = ConfigDocument.open(mine)
-    document.set("ppo.kl_coef", 0.2)
-    stamp = mine.stat()
-    mine.write_text(COMMENTED.replace("0.1", "0.7"))
-    os.utime(mine, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-    with pytest.raises(OverwriteError, match="changed by another program") as refused:
-        save(document)
-    assert refused.value.path == mine
-    assert "0.7" in mine.read_text()
-    text, content = read_text(mine, "")
-    document.set_text(text)
-    document.saved(mine, text, content)
-    assert (document.get("ppo.kl_coef"), document.dirty) == (0.7, False)
-    document.travel("undo")
-    assert (document.get("ppo.kl_coef"), document.dirty) == (0.2, True)
-    mine.write_text("else")
-    save(document, overwrite=True)
-    assert "0.2" in mine.read_text()
-    save(document)
-
-
-@pytest.mark.parametrize("failing", ["open", "fsync", "replace"])
-def test_a_full_disk_loses_nothing(failing: str, mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    document = ConfigDocument.open(mine)
-    document.set("ppo.kl_coef", 0.2)
-    with monkeypatch.context() as patch:
-        patch.setattr(Path if failing == "replace" else os, failing, full)
-        with pytest.raises(
-            StorageError, match="No space left on device; free space, or save it elsewhere; nothing was changed"
-        ):
-            save(document)
-    assert mine.read_text() == COMMENTED
-    assert [path.name for path in mine.parent.iterdir()] == ["mine.toml"]
-    assert document.dirty
-    assert document.get("ppo.kl_coef") == 0.2
-
-
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_links_line_ends_of_windows_and_a_byte_order_mark_stay(mark: str, mine: Path, tmp_path: Path) -> None:
     mine.write_bytes((mark + COMMENTED.replace("\n", "\r\n")).encode())
@@ -380,3 +345,216 @@ def test_an_override_below_a_table_keeps_the_rest_of_the_table(tmp_path: Path) -
     document = Opening(str(path), ("data.template.more=2", "ppo.unknown=1")).document()
     assert document.get("data.template") == {"kept": 1, "more": 2}
     assert [problem.key for problem in document.problems] == ["ppo.unknown"]
+
+
+TEXT = """\
+# first
+ppo.epochs = 3
+
+[reward]
+sources = [
+  "lexicon",
+  { kind = "length", target = 3 },
+]
+[data]
+system = '''
+[ppo]
+clip = 1
+'''
+"column" = "x"
+[[reward.more]]
+weight = 1
+[[reward.more]]
+weight = 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [
+        ("ppo.epochs", 2),
+        ("ppo", 2),
+        ("reward.sources", 5),
+        ("reward.sources[1].target", 5),
+        ("data.column", 14),
+        ("reward.more[0].weight", 16),
+        ("reward.more[1].weight", 18),
+        ("reward.more[1].kind", 17),
+        ("ppo.clip", 2),
+        ("optim.policy_lr", None),
+    ],
+)
+def test_a_key_is_found_on_its_line_or_that_of_its_parent(key: str, line: int | None) -> None:
+    assert ConfigDocument(TEXT).line_of(key) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("[ppo]  # [not]\nkl = 1", {"ppo": 1, "ppo.kl": 2}),
+        ("a.'b c' = -1_000 # x = 2", {"a": 1, "a.b c": 1}),
+        ('x = "a # \\" b = 1"\ny = 2', {"x": 1, "y": 2}),
+        ("x = nonsense y\nz = 'open\n[t]", {"x": 1, "z": 2, "t": 3}),
+        ('a = """x\n[no] \\"""\nkey = 1"""\nb = 2', {"a": 1, "b": 4}),
+        ('a = [\n["x"],\n]\n[b]', {"a": 1, "b": 4}),
+    ],
+)
+def test_strings_comments_and_values_hold_no_keys(text: str, lines: dict[str, int]) -> None:
+    assert ConfigDocument(text).lines == lines
+
+
+@pytest.mark.parametrize("text", ["a", "a.", "[", '"', "'", "x = [[", "[[", "\n'"])
+def test_no_text_takes_long(text: str) -> None:
+    document = ConfigDocument("")
+    document.set_text(text * 100_000)
+    start = time.perf_counter()
+    assert document.lines is not None
+    assert time.perf_counter() - start < 5
+
+
+FIELDS = fields_by_key()
+
+
+def test_every_setting_has_a_field_in_the_order_of_the_schema() -> None:
+    assert list(FIELDS) == list(setting_keys())
+    assert list(sections()) == list(Config.model_fields)
+    assert sections()["ppo"] == "the algorithm."
+
+
+@pytest.mark.parametrize("field", FIELDS.values(), ids=lambda field: field.key)
+def test_the_text_of_a_default_means_the_default(field: Any) -> None:
+    default = field.schema["default"]
+    if editable(field, default):
+        value = parse(field, as_text(field, default))
+        assert value == default
+        assert type(value) is type(default)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("optim.policy_lr", " 3e-4 ", 3e-4),
+        ("ppo.kl_coef", "1", 1.0),
+        ("optim.buffer_tokens", "2_000_000", 2_000_000),
+        ("optim.buffer_tokens", "2e6", 2_000_000),
+        ("data.shuffle", "Off", False),
+        ("model.lora_targets", "q_proj,  v_proj,", ["q_proj", "v_proj"]),
+        ("rollout.stop", '["a, b", "\\n"]', ["a, b", "\n"]),
+        ("rollout.stop", "", []),
+        ("data.system", " two  spaces ", " two  spaces "),
+        ("model.path", " folder/a b ", "folder/a b"),
+    ],
+)
+def test_text_is_read_as_the_kind_of_its_field(key: str, text: str, value: Any) -> None:
+    read = parse(FIELDS[key], text)
+    assert read == value
+    assert type(read) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "rule"),
+    [
+        ("ppo.kl_coef", "-1", "must be at least 0"),
+        ("ppo.kl_coef", "many", "must be a number"),
+        ("ppo.epochs", "2.5", "must be a whole number"),
+        ("ppo.epochs", "1e400", "must be a whole number"),
+        ("ppo.epochs", "9" * 5000, "must be a whole number"),
+        ("data.shuffle", "maybe", "must be true or false"),
+        ("model.dtype", "float64", "must be one of 'auto', 'float32' or 'bfloat16'"),
+        ("model.path", "  ", "must not be empty"),
+        ("run.trackers", "wandb, mlflow", "must be one of 'tensorboard', 'wandb' or 'trackio'"),
+        ("rollout.stop", '["a"', 'must be items between commas, or a TOML array as in ["a", "b"]'),
+        ("rollout.stop", '["a"]\nx = 1', 'must be items between commas, or a TOML array as in ["a", "b"]'),
+    ],
+)
+def test_a_value_that_breaks_a_rule_is_refused_with_the_rule(key: str, text: str, rule: str) -> None:
+    with pytest.raises(ValueError, match="must") as refused:
+        parse(FIELDS[key], text)
+    assert str(refused.value) == rule
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1)))
+def test_any_list_of_texts_survives_being_text(values: list[str]) -> None:
+    field = FIELDS["rollout.stop"]
+    assert parse(field, as_text(field, values)) == values
+
+
+def test_texts_of_several_lines_and_reward_sources_are_not_edited_on_one() -> None:
+    assert not editable(FIELDS["data.system"], "a\nb")
+    assert not editable(FIELDS["reward.sources"], ["lexicon"])
+    assert not editable(FIELDS["rollout.stop"], ["\u202e"])
+    assert editable(FIELDS["data.system"], "one line")
+    assert editable(FIELDS["rollout.stop"], ["\n"])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("optim.buffer_tokens", 1_000_000, "1_000_000"),
+        ("optim.policy_lr", 1e-5, "1e-5"),
+        ("optim.policy_lr", 0.00025, "2.5e-4"),
+        ("optim.policy_lr", 0.001, "0.001"),
+        ("data.system", "", "empty"),
+        ("rollout.stop", [], "none"),
+        ("data.shuffle", True, "true"),
+        ("reward.sources", ["lexicon", {"kind": "length", "target": 3, "weight": 0.2}], "lexicon, length x 0.2"),
+        ("ppo.epochs", {"a": [1, "x"]}, '{a = [1, "x"]}'),
+    ],
+)
+def test_a_value_is_shown_readably(key: str, value: Any, text: str) -> None:
+    assert shown(FIELDS[key], value) == text
+
+
+def test_what_is_allowed_is_said_with_its_unit() -> None:
+    assert limits(FIELDS["ppo.kl_coef"]) == "at least 0, at most 100 · score per nat"
+    assert limits(FIELDS["rollout.stop"]).startswith("items between commas, none")
+    assert limits(FIELDS["data.shuffle"]) == "true or false"
+    assert limits(FIELDS["data.system"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "start", "direction", "expected"),
+    [
+        ("optim.policy_lr", 9e-6, 1, [1e-5, 2e-5, 3e-5]),
+        ("optim.policy_lr", 2e-5, -1, [1e-5, 9e-6]),
+        ("optim.policy_lr", 2e-6, -1, [1e-6, 0.0, 0.0]),
+        ("optim.policy_lr", 0.0, 1, [1e-6, 2e-6]),
+        ("ppo.kl_coef", 0.085, 1, [0.09, 0.1, 0.2]),
+        ("rollout.temperature", 0.9, 1, [1.0, 1.1]),
+        ("convergence.target_score", -2.0, 1, [-1.9, -1.8]),
+        ("ppo.lam", 0.95, 1, [0.96, 0.97, 0.98, 0.99, 1.0, 1.0]),
+        ("ppo.gamma", 0.005, -1, [0.0]),
+        ("ppo.epochs", 2, -1, [1, 1]),
+        ("rollout.max_new_tokens", 48, 1, [49, 50]),
+        ("data.max_prompt_tokens", 512, 1, [520, 530]),
+        ("run.seed", 0, -1, [-1, -1]),
+        ("data.shuffle", True, 1, [False, True]),
+        ("data.chat", "never", 1, ["auto", "always"]),
+        ("data.system", "x", 1, ["x"]),
+    ],
+)
+def test_steps_are_sensible_and_stay_in_range(key: str, start: Any, direction: int, expected: list[Any]) -> None:
+    value = start
+    for wanted in expected:
+        value = stepped(FIELDS[key], value, direction)
+        assert value == wanted
+        assert type(value) is type(start)
+
+
+@pytest.mark.parametrize("field", FIELDS.values(), ids=lambda field: field.key)
+@pytest.mark.parametrize("direction", [1, -1])
+def test_no_step_leaves_the_range_of_the_schema(field: Any, direction: int) -> None:
+    value = field.schema["default"]
+    for _ in range(60):
+        value = stepped(field, value, direction)
+        assert not broken_rule(field.key, value)
+
+
+def test_search_goes_by_name_help_and_advice_and_puts_names_first() -> None:
+    keys = [field.key for field in search("kl")]
+    assert keys[:2] == ["ppo.kl_coef", "ppo.kl_estimator"]
+    assert "rollout.top_p" in keys  # its help mentions the KL
+    assert [field.key for field in search("LEARNING rate value")] == ["optim.value_lr"]
+    assert [field.key for field in search("smaller steadier")] == ["ppo.minibatches"]
+    assert search("no such thing") == []
+    assert len(search("")) == len(FIELDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,20 @@ from config_app import Session, opened, settings
 from config_files import save_config
 from textual.widgets import Input, OptionList
 from waiting import until
+from workbench_app import press_when_asked, screen_text, workbench
 
+from trainer.config import preset_names
 from trainer.config.pairs import DPOConfig
+from workbench.config import files as documents
 from workbench.config.document import ConfigDocument
+from workbench.config.files import sources
 from workbench.config.form import ConfigForm
+from workbench.config.pane import ConfigPane
 from workbench.config.rows import ConfigRows
 from workbench.config.views import TomlView
 from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import AnswerScreen
+from workbench.screen.dialogs import UnsavedScreen
 
 HOSTILE = "[/x] [@click=app.quit]x[/] [red]\x1b[31m\u202e"
 NARROW = (38, 30)
@@ -106,18 +113,6 @@ async def test_a_full_disk_is_reported_and_loses_nothing(mine: Path, monkeypatch
         assert s.document.dirty
         assert not any("Saved" in message for message in s.notices())
         assert "epochs = 2" in mine.read_text()
-
-
-async def test_another_document_takes_the_place_of_the_first(mine: Path) -> None:
-    async with opened("quickstart", (120, 40)) as s:
-        await s.press("t")
-        s.pane.show_document(ConfigDocument.open(mine))
-        await s.pilot.pause()
-        assert s.pane.document.path == mine
-        assert s.app.query_one(TomlView).text == mine.read_text()
-        assert "mine.toml" in s.text()
-        await s.press("ctrl+z")
-        assert s.pane.document.text == mine.read_text()
 
 
 # Anything at all
@@ -234,19 +229,93 @@ async def test_switching_from_another_kind_to_ppo_and_back_shows_each_as_it_is(o
         await s.pilot.pause()
         assert isinstance(s.app.focused, TomlView)
         assert not s.app.query_one(FilterField).display
-        s.pane.set_running(True)
-        s.pane.show_run(settings(("ppo.clip", 0.3)))
-        s.pane.focus_field("kind")
-        await s.pilot.pause()
         assert s.document.text == before
-        s.pane.set_running(False)
         s.pane.show_document(ConfigDocument.open("quickstart"))
         await s.pilot.pause()
         assert not s.app.query_one(TomlView).display
         assert s.app.query_one("#config-cost").display
-        s.pane.take_focus()
-        await s.press("down")
-        assert isinstance(s.app.focused, ConfigRows)
         await s.go_to("ppo.epochs")
+        assert isinstance(s.app.focused, ConfigRows)
         assert s.row("epochs")
         assert "dpo" not in s.text()
+
+
+MINE = "# Mine learns\n# to rhyme.\n\n[ppo]\nepochs = 2\n"
+
+
+def test_presets_and_the_configurations_of_a_folder_are_listed_with_their_purpose(tmp_path: Path) -> None:
+    folder = tmp_path / "more"
+    folder.mkdir()
+    (folder / "mine.toml").write_text(MINE)
+    (folder / "bare.toml").write_text("[model]\n")
+    (folder / "pyproject.toml").write_text("[project]\n")
+    (folder / "broken.toml").write_text("= 1")
+    (folder / "folder.toml").mkdir()
+    (folder / ".hidden.toml").write_text(MINE)
+    found = sources(folder, folder / "..", folder / ".." / "more", tmp_path / "absent")
+    presets = [one for one in found if one.folder is None]
+    assert [one.name for one in presets] == preset_names()
+    assert all(len(one.purpose.split()) > 5 for one in presets)
+    own = [(one.source, one.name, one.folder, one.purpose) for one in found if one.folder is not None]
+    assert own == [
+        (str(folder / "bare.toml"), "bare.toml", folder, ""),
+        (str(folder / "mine.toml"), "mine.toml", folder, "Mine learns to rhyme."),
+    ]
+
+
+def test_what_is_edited_while_a_thread_writes_the_file_stays_unsaved(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE)
+    document = ConfigDocument.open(path)
+    document.set("ppo.epochs", 3)
+    write = document.to_save(path)
+    document.set("ppo.epochs", 4)
+    document.saved(*write())
+    assert "epochs = 3" in path.read_text()
+    assert document.dirty
+    assert document.changes["ppo.epochs"].unsaved
+    document.saved(*document.to_save()())  # nobody else has written the file
+    assert "epochs = 4" in path.read_text()
+    assert not document.dirty
+
+
+async def test_a_file_is_opened_over_unsaved_changes_after_one_question_and_no_file_blocks_the_screen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path("mine.toml").write_text(MINE)
+    threads: list[threading.Thread] = []
+
+    def noted(name: str) -> None:
+        real = getattr(documents, name)
+        monkeypatch.setattr(
+            documents, name, lambda *more, **how: (threads.append(threading.current_thread()), real(*more, **how))[1]
+        )
+
+    async with workbench(pane="config") as (screen, pilot):
+        noted("read_source")
+        noted("whole_file")
+        pane = screen.query_one(ConfigPane)
+
+        async def choose(wanted: str) -> None:
+            await pilot.press("p")
+            await until(pilot, lambda: isinstance(screen.app.screen, AnswerScreen))
+            options = screen.app.screen.query_one(OptionList)
+            titles = [str(option.prompt) for option in options.options]
+            assert "in this folder: Mine learns to rhyme." in "\n".join(titles)
+            options.highlighted = next(place for place, title in enumerate(titles) if title.startswith(wanted))
+            await until(pilot, lambda: wanted in screen_text(screen.app.screen))  # type: ignore[arg-type]
+            await pilot.press("enter")
+
+        pane.document.set("ppo.epochs", 9)
+        for answer, epochs in (("n", 9), ("y", 2)):
+            await choose("mine.toml")
+            await until(pilot, lambda: isinstance(screen.app.screen, UnsavedScreen))
+            await press_when_asked(pilot, answer)
+            await until(pilot, lambda: screen.app.screen is screen)
+            assert pane.document.get("ppo.epochs") == epochs
+        pane.document.set("ppo.epochs", 5)
+        await pilot.press("w")
+        await until(pilot, lambda: not pane.document.dirty)
+        assert "epochs = 5" in Path("mine.toml").read_text()
+        assert threads
+        assert threading.main_thread() not in threads

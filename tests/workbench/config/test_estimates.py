@@ -1,4 +1,4 @@
-"""Cost estimates of an iteration, from its configuration."""
+"""Costs of an iteration, the files that a run would lack, and both below the form."""
 
 from __future__ import annotations
 
@@ -8,14 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from config_app import opened
+from textual.widgets import Input, OptionList
+from tiny import make_checkpoint
+from waiting import until
 
-from trainer.config import Config, load_config, validate
+from trainer.config import Config, load_config, parse_overrides, validate
 from trainer.config.pairs import DPOConfig, PreferenceDataConfig, RewardModelConfig
+from trainer.data import load_prompts
+from trainer.errors import TrainerError
+from trainer.memory.footprint import Footprint
 from trainer.preferences.formats import write_preferences
 from trainer.preferences.records import Comparison, Judgement, Preference
 from trainer.preferences.store import PreferenceStore
-from workbench.config import estimates
-from workbench.config.estimates import estimate, longest_tokens
+from workbench.config import estimates, pane
+from workbench.config.document import ConfigDocument
+from workbench.config.estimates import Estimate, estimate, file_problems, longest_tokens
 
 
 @pytest.fixture(autouse=True)
@@ -177,3 +185,111 @@ def test_a_step_on_preferences_reads_both_completions_and_dpo_reads_them_twice()
     trained, compared = (estimate(kind.model_validate(tables)) for kind in (RewardModelConfig, DPOConfig))
     assert trained.forward_tokens == trained.tokens_per_iteration == 2 * 4 * 50
     assert compared.forward_tokens == 2 * compared.tokens_per_iteration == 800
+
+
+GB = 10**9
+HELD = {"weights": 4 * GB, "adapters": GB, "optimiser": GB}
+MEMORY = Footprint({"generate": HELD | {"KV cache": 2 * GB}, "update": HELD | {"activations": GB}})
+
+
+UPDATE = MEMORY.phases["update"] | {"activations": 2 * GB, "logits": GB}
+
+
+@pytest.mark.parametrize(
+    ("memory", "words"),
+    [
+        (MEMORY, ["≈ 8.0 GB of 4.0 GB: does not fit", " · weights 4.0 GB · adapters 2.0 GB · generate 2.0 GB"]),
+        (Footprint(MEMORY.phases | {"update": UPDATE}), ["adapters 2.0 GB · update 3.0 GB"]),
+        (None, ["memory unknown", " · basis"]),
+    ],
+)
+async def test_the_third_part_is_that_of_the_phase_with_the_highest_peak(
+    memory: Footprint | None, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pane, "estimate", lambda config: Estimate(256, 2000, memory, "basis"))
+    monkeypatch.setattr(pane, "room_for", lambda model: 4 * GB)
+    async with opened("quickstart", (120, 40)) as s:
+        await until(s.pilot, lambda: all(part in s.text() for part in ("≤ 256 tokens/it", *words)))
+
+
+@pytest.mark.parametrize("size", [(34, 30), (80, 22)])
+async def test_memory_and_problems_stay_in_view_and_move_with_each_edit(
+    size: tuple[int, int],
+) -> None:
+    async with opened("quickstart", size) as s:
+        await until(s.pilot, lambda: "≤ 256 tokens/it" in s.text())
+        before = next(line for line in s.text().split("\n") if " GB of " in line)
+        assert ("✓ no problems" if size[0] >= 40 else " ✓") in before
+        await s.go_to("rollout.max_new_tokens")
+        await s.press("enter")
+        await s.write("6400")
+        await s.press("enter")
+        await until(s.pilot, lambda: "≤ 51,200 tokens/it" in s.text())
+        assert next(line for line in s.text().split("\n") if " GB of " in line) != before
+        await s.go_to("ppo.minibatches")
+        await s.press("enter")
+        await s.write("3")
+        await s.press("enter")
+        assert not isinstance(s.app.focused, Input)
+        assert ("✖ 1 problem" if size[0] >= 40 else " ✖ 1") in s.text()
+        assert "No estimate" in s.text()
+        await s.press("u")
+        await until(s.pilot, lambda: "≤ 51,200 tokens/it" in s.text())
+        assert "✖" not in s.text()
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder() -> None:
+    Path("rows.jsonl").write_text('{"text": "Once"}\n')
+    Path("empty").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "words"),
+    [
+        (["model.path=./nowhere"], "model.path", "no such folder"),
+        (["model.path=empty"], "model.path", "has no config.json"),
+        (["model.path=rows.jsonl"], "model.path", "is a file"),
+        (["model.adapter=nowhere"], "model.path", "nowhere"),
+        (["model.policy_init=nowhere"], "model.policy_init", "nowhere"),
+        (["model.value_init=nowhere", "model.value_model=adapter"], "model.value_init", "nowhere"),
+        (["data.prompts=nowhere.jsonl"], "data.prompts", "no such file"),
+        (["data.prompts=rows.jsonl"], "data.prompts", "no column 'prompt'"),
+        (["reward.sources=['nowhere.py:score']"], "reward.sources", "no file 'nowhere.py'"),
+        (["reward.sources=[{kind='model', path='nowhere'}]"], "reward.sources", "no such folder"),
+    ],
+)
+def test_missing_material_is_a_problem_of_its_setting(overrides: list[str], key: str, words: str) -> None:
+    [problem] = file_problems(load_config("quickstart", parse_overrides(overrides)))
+    assert problem.key == key
+    assert words in problem.message
+
+
+def test_what_is_there_or_has_to_be_fetched_is_no_problem() -> None:
+    make_checkpoint(Path("model"))
+    there = ["model.path=model", "data.prompts=rows.jsonl", "data.column=text"]
+    assert file_problems(load_config("quickstart", parse_overrides(there))) == []
+    fetched = ["model.path=some/model", "data.prompts=some/prompts"]
+    assert file_problems(load_config("quickstart", parse_overrides(fetched))) == []
+    config = load_config("quickstart", parse_overrides(["data.prompts=rows.jsonl"]))
+    with pytest.raises(TrainerError) as refused:
+        load_prompts(config.data)
+    assert [problem.message for problem in file_problems(config)] == [str(refused.value)], "in the words of the run"
+
+
+async def test_the_pane_shows_missing_files_until_they_are_there() -> None:
+    document = ConfigDocument.open("quickstart")
+    document.set("data.prompts", "later.jsonl")
+    async with opened(document) as one:
+        listed = one.app.query_one("#config-problems", OptionList)
+        await until(one.pilot, lambda: "✖ 1 problem" in one.text())
+        assert listed.display
+        await one.press("e")
+        assert one.pane.form.rows.selected is not None
+        assert one.pane.form.rows.selected.key == "data.prompts"
+        Path("later.jsonl").write_text('{"prompt": "Once"}\n')
+        one.pane.display = False
+        await one.pilot.pause()
+        one.pane.display = True  # as when the user comes back to it
+        await until(one.pilot, lambda: "✓ no problems" in one.text())
+        assert not listed.display

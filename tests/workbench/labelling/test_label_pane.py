@@ -5,19 +5,23 @@ UPDATE_SNAPSHOTS=1 rewrites tests/snapshots/; look at the difference before you 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from label_session import FakeSession, item, items, kept_session, labelling, until
+import pytest
+from label_session import FakeSession, Labelling, item, items, kept_session, labelling, until
 from snapshots import SNAPSHOTS, check, contrasts, drawn
 from textual import events
 
-from trainer.errors import BusyError, StorageError
+from trainer.errors import StorageError
 from trainer.preferences.records import Item, Origin, Share
 from trainer.preferences.store import PreferenceStore
+from workbench.kit.footer import KeyFooter
 from workbench.kit.theming import DEFAULT_THEME, shipped_themes
 from workbench.system.environment import ScreenSettings
 
@@ -49,20 +53,6 @@ async def test_a_key_is_a_decision_and_shows_the_next_item() -> None:
             assert f"a text {n}." not in app.text
         assert app.pane.state is not None
         assert app.pane.state.last == replace(session.items[n], label=session.labels[n][1])
-
-
-async def test_keys_typed_ahead_are_decisions_on_one_item_after_another() -> None:
-    session = FakeSession(items(4))
-    async with labelling(session) as (app, _):
-        session.held = []
-        for key in ("1", "2", "equals_sign"):
-            app.post_message(events.Key(key, None))
-        for _ in range(3):
-            await until(lambda: bool(session.held))
-            session.held.pop()()
-        await until(lambda: len(session.labels) == 3)
-        assert [judgement.choice for judgement in session.judgements.values()] == ["a", "b", "tie"]
-        assert session.calls == ["label 0", "label 1", "label 2"]
 
 
 async def test_undo_goes_back_to_any_depth_and_restores_notes() -> None:
@@ -134,23 +124,6 @@ async def test_a_refused_label_stays_with_its_reason_and_can_be_made_again() -> 
         assert session.judgements[1].ranking == ((2,), (1,), (0,))
 
 
-async def test_a_label_waits_for_a_store_that_another_process_holds_and_is_not_lost() -> None:
-    session = FakeSession(items(3))
-    async with labelling(session, patience=0.01) as (app, pilot):
-        session.refusal = BusyError("'p.db' has been locked by process 7 for 30 s")
-        session.held = []
-        await pilot.press("1")
-        session.held.pop()()
-        await until(lambda: "locked by process 7" in app.reported("problem"))
-        assert app.reported("problem").startswith("Still saving: 1 is better. Keys are ignored until it is saved")
-        session.refusal = None
-        await pilot.press("2")
-        session.held.pop()()
-        await until(lambda: "left 1" in app.text)
-        assert [judgement.choice for judgement in session.judgements.values()] == ["a"]
-        assert app.reported("problem") == ""
-
-
 async def test_an_answer_for_a_session_that_was_left_shows_nothing() -> None:
     session, other = FakeSession(items(3)), FakeSession([item("x", "y", prompt="of the other one")])
     async with labelling(session, patience=0.2) as (app, pilot):
@@ -164,25 +137,6 @@ async def test_an_answer_for_a_session_that_was_left_shows_nothing() -> None:
         session.held.pop()()
         await pilot.press("2")
         assert other.judgements[0].choice == "b"
-
-
-async def test_a_label_of_the_history_is_changed_and_the_next_item_is_back() -> None:
-    session = FakeSession(items(4))
-    async with labelling(session) as (app, pilot):
-        await pilot.press("f", "1", "2", "2")
-        await app.pane.go_to(0)
-        await pilot.pause()
-        assert "left 0" in app.text
-        assert "your label: 1 is better, ⏎ keeps it" in app.reported("hint")
-        assert "flagged" in app.reported("hint")
-        await pilot.press("at")
-        assert session.calls[-1] == "relabel 0"
-        assert (session.judgements[0].choice, session.judgements[0].strength) == ("b", 3)
-        assert session.judgements[0].flags == ("flagged",)
-        assert "left 3" in app.text
-        assert app.pane.state is not None
-        assert app.pane.state.last is not None
-        assert app.pane.state.last.label == session.labels[-1][1]
 
 
 async def test_keys_beyond_the_session_are_requests_and_without_one_no_key_judges() -> None:
@@ -262,9 +216,6 @@ async def test_hints_name_remapped_keys() -> None:
         assert [judgement.choice for judgement in session.judgements.values()] == ["tie", "a"]
 
 
-FACTS = (Origin(source="run", writer="policy"), Origin(source="run", writer="reference"))
-
-
 async def test_note_flag_and_half_a_ranking_are_there_again_when_their_item_returns() -> None:
     note = "too [/short]\x1b[31m"
     session = FakeSession([*items(1), item("a", "b", "c"), *items(1)])
@@ -314,7 +265,8 @@ async def test_keeping_a_label_saves_a_changed_flag_and_nothing_else() -> None:
 
 async def test_facts_after_the_choice_can_be_off_and_are_remembered(tmp_path: Path) -> None:
     chat = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Hm."}]
-    one = item("two [/x]", "one", prompt=chat, order=(1, 0), origins=FACTS[::-1], columns={"scores": [0.3, 0.8]})
+    origins = (Origin(source="run", writer="reference"), Origin(source="run", writer="policy"))
+    one = item("two [/x]", "one", prompt=chat, order=(1, 0), origins=origins, columns={"scores": [0.3, 0.8]})
     session = FakeSession([one, *items(2)])
     async with labelling(session) as (app, pilot):
         await pilot.press("y", "1")
@@ -329,24 +281,6 @@ async def test_facts_after_the_choice_can_be_off_and_are_remembered(tmp_path: Pa
     assert not ScreenSettings.load(tmp_path).label_facts
     (tmp_path / "workbench.toml").write_text("label_facts = 'no'")
     assert ScreenSettings.load(tmp_path).label_facts
-
-
-async def test_the_last_choice_is_right_below_the_texts_and_the_badge_counts_what_waits() -> None:
-    long = "word " * 2000
-    session = FakeSession([*items(1), item("x", "y", prompt="short"), item(long, long)])
-    async with labelling(session, size=(200, 60)) as (app, pilot):
-        assert app.pane.badge.text == "3"
-        await pilot.press("1")
-        lines = app.text.splitlines()
-        (texts,) = [place for place, line in enumerate(lines) if " x " in line and " y " in line]
-        assert "last: 1 is better" in lines[texts + 2], "below the rule that ends the texts"
-        await pilot.press("2")
-        lines = app.text.splitlines()
-        assert "last: 2 is better" in lines[-4], "a long text keeps the line on the screen"
-        assert app.pane.badge.text == "1"
-        app.pane.end()
-        await pilot.pause()
-        assert app.pane.badge.text == ""
 
 
 CHOICES = {"1": 0, "2": 1, "equals_sign": "tie", "0": "both_bad", "space": "skip"}
@@ -383,15 +317,6 @@ async def test_the_store_holds_what_the_keys_said(tmp_path: Path) -> None:
         assert [texts[place] for place in label.judgement.order_shown] == [f"{'ab'[place]} {number}" for place in order]
         assert label.judgement.labeller == "ann"
         assert label.judgement.guidelines
-
-
-async def test_a_session_that_was_closed_keeps_the_item_on_the_screen(tmp_path: Path) -> None:
-    with kept_session(tmp_path / "preferences.db", [item("one", "two"), item("three", "four")]) as (session, state):
-        async with labelling(session, state=state) as (app, pilot):
-            session.close()
-            await pilot.press("1")
-            await until(lambda: "labelling has ended" in app.text)
-            assert "one" in app.text
 
 
 async def test_a_locked_store_stops_neither_the_screen_nor_the_next_label(tmp_path: Path) -> None:
@@ -458,3 +383,122 @@ async def test_the_pane_matches_its_snapshot() -> None:
         assert min(contrasts(drawn(app.screen))) >= 3  # type: ignore[arg-type]
         await pilot.press("f", "d", "1", "3", "equals_sign")
         check(app.text, SNAPSHOTS / "label-ranking.txt")
+
+
+PROMPT = "Explain to a child why the sky is blue."
+TEXTS = (
+    "Sunlight looks white, but it is made of all the colours of the **rainbow**.\n\n- The air bounces blue.",
+    "The sky appears blue due to *Rayleigh scattering*, which is inversely proportional to the fourth power.",
+)
+POLICY = Origin(source="run", run="quickstart-0003", iteration=12, checkpoint="step-000011", writer="policy")
+REFERENCE = Origin(source="run", run="baseline-0001", iteration=3, checkpoint="step-000002", writer="reference")
+FACTS = ("0.81", "0.27", "43", "97", "policy", "reference", "quickstart-0003", "baseline-0001", "step-0000", "7.25")
+KEYS = ("d", "v", "d", "v", "p", "p", "f", "f", "down", "pagedown", "up", "end", "home")
+
+
+def pair(*, swapped: bool, order: tuple[int, int] = (0, 1), queue: str = "policy-reference") -> Item:
+    """Return the same two texts; swapped: what is known of one is known of the other."""
+    turn = -1 if swapped else 1
+    columns = {
+        "scores": [0.81, 0.27][::turn],
+        "lengths": [43, 97][::turn],
+        "reward models": [7.25, -7.25][::turn],
+        "chosen": 0 if swapped else 1,
+    }
+    origins = (POLICY, REFERENCE)[::turn]
+    return item(*TEXTS, prompt=PROMPT, order=order, origins=origins, columns=columns, queue=queue)  # type: ignore[arg-type]
+
+
+async def seen(one: Item, size: tuple[int, int], *, after: bool = False, keys: Sequence[str] = KEYS) -> list[str]:
+    """Return the whole screen at first, after each of `keys`, after an undo, and when its label may be changed.
+
+    after: also with the next item.
+    """
+    session = FakeSession([one, *items(2)], guidelines="hash")
+    async with labelling(session, size=size) as (app, pilot):
+        screens = [await shown(app)]
+        for key in keys:
+            await pilot.press(key)
+            screens.append(await shown(app))
+        await pilot.press("1", "u")
+        screens.append(await shown(app))
+        await pilot.press("1")
+        await app.pane.go_to(0)
+        await pilot.pause()
+        screens.append(await shown(app))
+        if after:
+            await pilot.press("enter")
+            screens.append(await shown(app))
+        return screens
+
+
+async def shown(app: Labelling) -> str:
+    """Return the screen once the footer, which hears of them later, shows the keys that apply."""
+    current = asyncio.Event()
+    app.screen.bindings_updated_signal.subscribe(app.query_one(KeyFooter), lambda _: current.set())
+    app.screen.refresh_bindings()
+    await until(current.is_set)
+    return app.text
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_swapping_all_that_is_hidden_changes_nothing_on_the_screen(size: tuple[int, int]) -> None:
+    one, other = [await seen(pair(swapped=swapped), size) for swapped in (False, True)]
+    assert one == other
+    assert len(one) == len(KEYS) + 3
+
+
+async def test_nothing_that_is_hidden_is_on_the_screen_before_the_choice() -> None:
+    *before, after = await seen(pair(swapped=False), (120, 40), after=True)
+    assert not any(fact in screen for screen in before for fact in FACTS)
+    assert "1: policy, iteration 12, score 0.81" in after
+    assert "2: reference, iteration 3, score 0.27" in after
+
+
+async def test_text_that_does_not_fit_is_cut_on_both_sides_alike() -> None:
+    session = FakeSession([pair(swapped=False), *items(1)])
+    for size, whole in (((120, 40), False), ((200, 60), True)):
+        session.labels.clear()
+        async with labelling(session, size=size) as (app, pilot):
+            await pilot.press("1")
+            one, other = app.reported("last").split("   ")[1:]
+            assert one.startswith("1: policy, iteration 12, score")
+            assert other.startswith("2: reference, iteration 3, score")
+            assert one.endswith("quickstart-0003") == other.endswith("baseline-0001") == whole
+
+
+async def test_the_queue_an_item_comes_from_is_not_shown() -> None:
+    first = await seen(pair(swapped=False), (120, 40), keys=())
+    for queue in ("samples", "dataset", "uncertain", "again", "repeat"):
+        assert await seen(pair(swapped=False, queue=queue), (120, 40), keys=()) == first
+
+
+async def test_two_orders_of_an_item_differ_only_in_the_positions() -> None:
+    orders: list[tuple[int, int]] = [(0, 1), (1, 0)]
+    one, other = [await seen(pair(swapped=False, order=order), (120, 40)) for order in orders]
+    for screen, swapped in zip(one[: len(KEYS) + 1], other, strict=False):
+        assert exchanged(screen) == swapped.splitlines()
+    assert one != other
+
+
+def exchanged(screen: str) -> list[str]:
+    """Return the screen's lines with the texts of left and right exchanged."""
+    lines = []
+    for line in screen.splitlines():
+        if len(line) == 120 and line[59] == "│":
+            line = line[0] + line[60:118] + "│" + line[1:59] + line[118:]
+        lines.append(line)
+    return lines
+
+
+@pytest.mark.parametrize("again", [TEXTS, TEXTS[::-1], (TEXTS[0], "another one"), ("another one", TEXTS[1])])
+async def test_facts_about_the_last_item_stay_hidden_if_one_of_its_completions_comes_again(
+    again: tuple[str, str],
+) -> None:
+    session = FakeSession([pair(swapped=False), item(*again, prompt=PROMPT, queue="repeat"), *items(2)])
+    async with labelling(session) as (app, pilot):
+        await pilot.press("1")
+        assert app.reported("last") == ""
+        assert not any(fact in app.text for fact in FACTS)
+        await pilot.press("2")
+        assert app.reported("last") == "last: 2 is better"

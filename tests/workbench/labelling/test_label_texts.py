@@ -13,7 +13,7 @@ from label_session import FakeSession, Labelling, item, items, labelling
 from rich.cells import cell_len
 
 from trainer.confidence import wilson_interval
-from trainer.preferences.records import Judgement, Origin, Preference, Progress, SessionItem, Share
+from trainer.preferences.records import Judgement, Origin, Progress, SessionItem, Share
 from workbench.labelling.item_view import LONGEST, lay_out, markdown_lines
 from workbench.labelling.texts import (
     Draft,
@@ -23,7 +23,6 @@ from workbench.labelling.texts import (
     figures,
     hints,
     judgement_text,
-    last_line,
     progress_text,
     texts_of,
 )
@@ -112,17 +111,6 @@ def test_facts_are_shown_on_the_side_that_they_belong_to() -> None:
     )
     both = [Origin(source="run", run="quickstart-0001", writer="policy", checkpoint=f"step-{n}") for n in (1, 2)]
     assert completion_facts(item("a", "b", origins=tuple(both))) == ["policy, step-1", "policy, step-2"], "of one run"
-
-
-def test_facts_about_a_completion_that_is_to_be_judged_again_would_give_it_away() -> None:
-    one = item("a", "b")
-    label = Preference(comparison=one.comparison, judgement=Judgement.chosen("a"), id=1)
-    judged = SessionItem(position=0, item=one, label=label)
-    chat = [{"role": "assistant", "content": "b"}]
-    for again in (item("a", "b"), item("b", "c"), item("c", "a"), item("c", chat), item("c", " b ")):
-        assert last_line(judged, SessionItem(position=1, item=again), 80) == ""
-    for other in (SessionItem(position=1, item=item("c", "d")), None):
-        assert last_line(judged, other, 80).startswith("last: 1 is better")
 
 
 STYLES: list[dict[str, bool]] = [{}, {"markdown": True}, {"diff": True}]

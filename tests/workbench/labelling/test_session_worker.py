@@ -1,30 +1,35 @@
-"""The worker of a session answers in order, saves labels or says why not, draws items ahead and reports win rates."""
+"""The worker of a session answers in order, saves labels or says why not, draws and scores items, reports win rates."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
-from label_runs import add_samples, answering, of_run, pair_rows, plan, run_folder
+from label_runs import answering, of_run, pair_rows, plan, run_folder
+from reward_model_runs import reward_workspace
 from store_damage import alter
 
-from trainer.errors import DataError, StorageError, UsageError
+from trainer.errors import DataError, Interrupted, ModelError, StorageError, UsageError
 from trainer.events import HumanEvaluation, StateChanged
-from trainer.preferences.records import Comparison, Item, Judgement, QueuePlan, SessionPlan
+from trainer.preferences.records import Comparison, Item, Judgement, QueuePlan, SessionPlan, Text
 from trainer.preferences.sessions import LabelSession
 from trainer.preferences.store import PreferenceStore, check_store
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import Journal, read_journal
 from workbench.labelling import session_worker
-from workbench.labelling.session_worker import AHEAD, SessionState, SessionWorker
+from workbench.labelling.session_worker import AHEAD, SessionState, SessionWorker, score
+from workbench.system import children
 
 T = TypeVar("T")
 
@@ -135,33 +140,6 @@ def test_calls_are_answered_in_their_order_without_being_waited_for(worker: Sess
     assert prompts(path) == ["p0", "p1", "p2"]
 
 
-def test_reopening_returns_to_the_same_item_and_numbers(worker: SessionWorker, path: Path) -> None:
-    for position in (0, 1, 3):
-        label(worker, position).result()
-    state = until(worker, lambda state: state.progress.streak == 3 and state.progress.eta_seconds < 60)
-    worker.close()
-    worker.join()
-    with opened(path) as later:
-        found = later.kept().result()[0]
-        assert [(one.items, one.done) for one in found] == [(5, 3)]
-        later.resume(found[0].id).result()
-        back = until(later, lambda state: state.progress.streak == 3 and state.progress.eta_seconds < 60)
-        assert (back.current, back.ahead, back.guidelines) == (state.current, state.ahead, "Be kind.")
-        assert repr(back.progress) == repr(state.progress), "a NaN equals nothing"
-        assert places(back) == (2, 1, 3, 3)
-        with pytest.raises(UsageError, match="no labelling session 9"):
-            later.resume(9).result()
-
-
-def test_calls_that_need_a_session_say_so_without_one_and_make_no_store(path: Path) -> None:
-    with opened(path) as worker:
-        assert worker.kept().result() == ([], [])
-        for call in (worker.undo(), worker.item(0), worker.history()):
-            with pytest.raises(UsageError, match="no labelling session is open: begin or resume one"):
-                call.result()
-    assert not path.exists()
-
-
 @pytest.mark.parametrize(
     ("write", "after"),
     [
@@ -263,14 +241,6 @@ def test_a_session_with_a_limit_ends_there_also_when_it_is_resumed(path: Path, t
         assert len({item.comparison.key for item in supplied(worker)}) == 15
 
 
-def test_items_are_repeated_to_measure_agreement(path: Path, tmp_path: Path) -> None:
-    with opened(path) as worker:
-        worker.begin("ann", plan(pair_rows(tmp_path / "pairs.jsonl", 60), repeats=0.1))
-        state = label_all(worker)
-        assert (state.record.items, state.record.done, state.supply.problem) == (66, 66, "")
-        assert until(worker, lambda state: state.progress.same.total).progress.same.total == 6
-
-
 def test_the_reason_for_having_no_items_is_reported(path: Path, tmp_path: Path) -> None:
     with opened(path) as worker:
         lost = QueuePlan(queue="samples", source=str(tmp_path / "gone"))
@@ -309,39 +279,6 @@ def test_waiting_for_a_model_is_reported_and_items_come_once_written(path: Path,
         worker.undo().exception()  # the thread goes on although the model has not answered
         assert worker.state is None
         may_write.release()
-
-
-def test_a_quick_queue_fills_in_for_a_slow_one_only_where_items_run_short(path: Path, tmp_path: Path) -> None:
-    may_write = threading.Event()
-    write = answering()
-
-    def ask(_: Path, question: Any, left: threading.Event) -> Any:
-        assert may_write.wait(60)
-        return write(question)
-
-    run = run_folder(tmp_path / "run", prompts=50, samples=1)
-    with opened(path, ask) as worker:
-        worker.begin("ann", plan(of_run("policy-reference", run), pair_rows(tmp_path / "pairs.jsonl", 200)))
-        until(worker, lambda state: state.ahead >= AHEAD)
-        assert [item.queue for item in supplied(worker)].count("dataset") == AHEAD + 1
-        may_write.set()
-        until(worker, lambda state: state.ahead >= 24)
-        assert [item.queue for item in supplied(worker)].count("policy-reference") == 12, "of 25 items"
-
-
-def test_items_of_newer_iterations_come_as_they_are_written(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session_worker, "LOOK", 0.01)
-    run = run_folder(tmp_path / "run", prompts=2)
-    with opened(path) as worker:
-        with run.lock():
-            worker.begin("ann", plan(of_run("samples", run)))
-            state = until(worker, lambda state: state.supply.waiting)
-            assert (state.record.items, state.supply.waiting) == (2, "waiting for the samples of iteration 2")
-            add_samples(run, 2, prompts=3)
-            assert not until(worker, lambda state: state.record.items == 5).supply.ended
-        until(worker, lambda state: state.supply.ended)
 
 
 def test_an_item_waits_for_a_full_disk_and_one_that_the_store_cannot_keep_is_left_out(
@@ -452,20 +389,106 @@ def test_a_failed_report_is_shown_and_made_up_for_with_the_next_label(
     assert [event.comparisons for event in win_rates(run)] == [2]
 
 
-@pytest.mark.parametrize(("owner", "name"), [(LabelSession, "put"), (session_worker, "human_evaluation")])
-def test_a_bug_beside_the_calls_ends_the_worker_and_answers_them(
-    path: Path, run: RunFolder, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
-) -> None:
-    monkeypatch.setattr(owner, name, broken)
-    with comparing(path, run) as worker:
-        if name != "put":
-            wins(worker, 1)
-        wait(lambda: worker.bug)
-        with pytest.raises(RuntimeError, match="a bug"):
-            worker.undo().result()
-
-
 def test_the_worker_loads_no_heavy_package() -> None:
     program = "import sys, workbench.labelling.session_worker; print(*{name.partition('.')[0] for name in sys.modules})"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
     assert not {"mlx", "numpy", "pyarrow", "datasets", "textual"} & set(result.stdout.split())
+
+
+ROWS: list[tuple[Text, Text]] = [("one ", "a\nb\u2028c"), ("one ", "abc"), ("\ud83d[/bold]", "")]
+
+
+def instead(monkeypatch: pytest.MonkeyPatch, path: Path, program: str) -> None:
+    """Call `program` in place of the workbench."""
+    path.write_text(f"#!{sys.executable}\nimport json, os, sys, time\n{program}\n")
+    path.chmod(0o700)
+    monkeypatch.setattr(children, "sys", SimpleNamespace(executable=str(path)))
+
+
+def test_each_row_gets_the_score_that_the_command_gives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = """
+for line in open(sys.argv[-1]):
+    row = json.loads(line)
+    print(json.dumps({**row, "score": len(row["completion"]) + 0.5}))
+open(sys.argv[0] + ".called", "w").write(" ".join(sys.argv[1:-1]))"""
+    instead(monkeypatch, tmp_path / "program", program)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    assert score("runs/rm", ROWS, closing=threading.Event()) == [5.5, 3.5, 0.5]
+    assert (tmp_path / "program.called").read_text() == "-P -m workbench reward-model score runs/rm --data"
+    assert list((tmp_path / "temporary").iterdir()) == [], "nothing is left behind"
+
+
+def test_scores_are_the_reward_models_own_for_text_and_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainer.reward_model.loaded import load_reward_model
+
+    run = reward_workspace(tmp_path)
+    rows: list[tuple[Text, Text]] = [("say 1: ", "abca"), ("say 1: ", "hhhh"), ("say 2: ", "a")]
+    model = load_reward_model(run)
+    scores = score(str(run), rows, closing=threading.Event())
+    assert scores == pytest.approx(model.score([model.encode(*row) for row in rows]), abs=1e-5)
+    with pytest.raises(ModelError, match="'nowhere' cannot score: no run 'nowhere'"):
+        score("nowhere", rows, closing=threading.Event())
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (
+            "print('ppo-workbench: error: it is damaged: use another', file=sys.stderr); sys.exit(3)",
+            "it is damaged: use",
+        ),
+        ("sys.exit(9)", "its process ended with code 9"),
+        ("os.kill(os.getpid(), 9)", "its process ended with code -9"),
+        ("print(json.dumps({'score': 1}))", "did not return 3 scores"),
+        ("print('nothing\\n[]\\n{}')", "did not return 3 scores"),
+        ("sys.stdout.buffer.write(b'\\xff')", "did not return 3 scores"),
+    ],
+)
+def test_errors_are_reported_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, words: str
+) -> None:
+    instead(monkeypatch, tmp_path / "program", program)
+    with pytest.raises(ModelError, match="reward model 'rm'") as reported:
+        score("rm", ROWS, closing=threading.Event())
+    assert words in str(reported.value)
+    assert "\n" not in str(reported.value)
+
+
+def test_the_process_has_low_priority_and_ends_when_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    program = f"""import signal
+while os.nice(0) < 15:
+    time.sleep(0.01)
+open({str(tmp_path / "pipe")!r}, "w").write(f"{{os.getpid()}} {{os.nice(0)}}")
+signal.pause()"""
+    instead(monkeypatch, tmp_path / "program", program)
+    closing, ended = threading.Event(), list[BaseException]()
+
+    def work() -> None:
+        try:
+            score("rm", ROWS, closing=closing)
+        except Interrupted as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    pid, niceness = map(int, (tmp_path / "pipe").read_text().split())
+    assert niceness >= 15
+    closing.set()
+    thread.join(60)
+    assert isinstance(ended[0], Interrupted)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    with pytest.raises(Interrupted):
+        score("rm", ROWS, closing=closing)
+
+
+def test_rows_that_cannot_be_written_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(StorageError, match="cannot write to the temporary folder: No such file or directory; check"):
+        score("rm", ROWS, closing=threading.Event())

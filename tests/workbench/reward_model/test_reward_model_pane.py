@@ -6,10 +6,12 @@ UPDATE_SNAPSHOTS=1 rewrites tests/snapshots/; look at the difference before you 
 from __future__ import annotations
 
 import json
+import os
 import re
-import threading
+import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from preference_samples import labelled, reward_config
@@ -17,21 +19,30 @@ from reward_pane_app import REPORT, Run, Workbench, evaluation, look, pair, sett
 from scripted_run import ended, started
 from snapshots import SNAPSHOTS, check
 from textual.widgets import Input
+from tiny import make_checkpoint
 from waiting import until
 
+from trainer.config import load_config, parse_overrides
+from trainer.config.loading import load_config_as
+from trainer.config.pairs import RewardModelConfig
+from trainer.config.problems import validate_as
+from trainer.engine import inbox
 from trainer.engine.training import train
 from trainer.errors import StorageError
-from trainer.events import Event, PhaseProgress, StateChanged
+from trainer.events import PhaseProgress, RewardModelEvaluation, RewardModelStep, StateChanged
 from trainer.preferences.formats import read_preferences
+from trainer.preferences.store import PreferenceStore
+from trainer.reward_model.loaded import load_reward_model
 from trainer.reward_model.predictions import HELD_OUT, read_predictions
 from trainer.runs.folder import RunFolder, rename_run
+from trainer.runs.journal import read_journal
 from trainer.runs.sinks import ProgressFile
+from workbench.config.fields import toml_line
 from workbench.kit.cursor_list import FilterField
 from workbench.kit.saving import write_lines
 from workbench.reward_model.charts import RewardCharts
 from workbench.reward_model.pairs import RewardPairList, RewardPairText, chosen_pairs, export_rows
-from workbench.run.run_listing import RunListing, read_runs
-from workbench.run.run_on_disk import RunOnDisk
+from workbench.reward_model.training import RewardTraining, settings_for
 from workbench.run.view import RunView
 
 
@@ -237,55 +248,6 @@ async def test_where_there_is_little_room_one_chart_is_shown_at_a_time() -> None
         assert app.listed.size.height >= 5
 
 
-async def test_a_slow_folder_blocks_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    Run("a", 1).train()
-    waiting, go_on = threading.Event(), threading.Event()
-
-    def slow(*given: Any) -> RunListing | None:
-        waiting.set()
-        go_on.wait(30)
-        return read_runs(*given)
-
-    monkeypatch.setattr("workbench.reward_model.run_reader.read_runs", slow)
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
-        try:
-            app.pane.reader.choose(Path("runs/a"))
-            while not (waiting.is_set() and app.pane.reader.live is not None):
-                await pilot.pause(0.01)
-            app.pane.take_focus()
-            await pilot.press("down", "enter")
-            assert app.opened != ""
-            assert app.pane.reader.runs == []
-        finally:
-            go_on.set()
-        await settle(pilot)
-        assert [run.name for run in app.pane.reader.runs] == ["a"]
-
-
-async def test_a_pending_result_is_not_replaced_by_a_look_that_finds_nothing_new(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    Run("a", 1).train()
-    ticks = ["the clock"]
-    app = Workbench()
-
-    def take_while_the_clock_ticks(source: RunOnDisk) -> list[Event]:
-        found = take(source)
-        if ticks:
-            ticks.clear()
-            app.call_from_thread(app.pane.read)
-        return found
-
-    take = RunOnDisk.take
-    monkeypatch.setattr(RunOnDisk, "take", take_while_the_clock_ticks)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
-        assert ticks == []
-        assert app.pane.reader.live is False
-        assert "63.0%" in app.screen_text
-
-
 async def test_damage_is_reported_above_what_can_be_shown() -> None:
     run = Run("a\u202e", 1).train()
     (run.folder.root / "held_out.parquet").write_bytes(b"nothing")
@@ -298,21 +260,6 @@ async def test_damage_is_reported_above_what_can_be_shown() -> None:
         with run.folder.lock():  # it goes on
             await look(pilot)
         assert app.text("problem") == ""
-
-
-async def test_a_hidden_pane_reads_nothing() -> None:
-    Run("a", 1).train()
-    app = Workbench()
-    async with app.run_test(size=(80, 24)) as pilot:
-        app.pane.display = False
-        await settle(pilot)
-        Run("b", 2).train()
-        await look(pilot)
-        assert "b" not in [run.name for run in app.pane.reader.runs]
-        app.pane.display = True
-        await pilot.pause()
-        await look(pilot)
-        assert app.text("heading").startswith("b ")
 
 
 def listed(app: Workbench) -> list[str]:
@@ -402,3 +349,121 @@ async def test_a_wide_pane_shows_the_selected_pair_beside_the_list() -> None:
         assert text.display
         await pilot.resize_terminal(120, 40)
         await until(pilot, lambda: not text.display)
+
+
+QUICK = {
+    "train.batch_size": 8,
+    "train.epochs": 1,
+    "optim.lr": 0.01,
+    "model.lora_scale": 4.0,
+    "data.eval_fraction": 0.25,
+    "eval.every": 2,
+}
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 300) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it never came to hold"
+        time.sleep(0.02)
+
+
+def lines_of(training: RewardTraining) -> list[str]:
+    """Return the lines that a training reports up to its end, each once."""
+    reported: list[str] = []
+
+    def look() -> bool:
+        if (line := training.progress()) not in reported:
+            reported.append(line)
+        return training.done
+
+    wait_until(look)
+    return [*reported, training.end()[1]]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Make a store of labels beside a model."""
+    make_checkpoint(tmp_path / "model", scale=0.3)
+    with PreferenceStore(tmp_path / "preferences.db") as store:
+        store.add_many(labelled(48), source="")
+    return tmp_path / "preferences.db"
+
+
+def settings(folder: Path, **more: object) -> list[str]:
+    overrides = [f"model.path={folder / 'model'}", "data.template={enable_thinking = false}"]
+    found = settings_for(48, load_config("quickstart", parse_overrides(overrides))) | QUICK | more
+    return [toml_line(key, value) for key, value in found.items()]
+
+
+def test_a_training_reports_its_progress_and_leaves_a_model(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs" / "labels-0007").mkdir(parents=True)
+    training = RewardTraining(store, tmp_path / "runs", settings(tmp_path))
+    assert os.getpriority(os.PRIO_PROCESS, training.process.pid) >= 10
+    assert os.getsid(training.process.pid) != os.getsid(0), "no terminal can end it"
+    reported = lines_of(training)
+    assert training.run == tmp_path / "runs/labels-0008"
+    assert load_reward_model(training.run).is_finished
+    events = read_journal(training.run / "events.jsonl").events
+    before, *_, after = [event for event in events if isinstance(event, RewardModelEvaluation)]
+    steps = sum(isinstance(event, RewardModelStep) for event in events)
+    assert reported[-1] == (
+        f"labels-0008: trained, held-out accuracy {100 * before.accuracy:.0f}% before, {100 * after.accuracy:.0f}% "
+        f"after ({100 * after.accuracy_low:.0f} to {100 * after.accuracy_high:.0f}%, {after.pairs} pairs)"
+    )
+    assert reported[0] == "labels-0008: loading the labels and the model"
+    assert all(f"of {steps}, loss 0." in line for line in reported if ": step " in line)
+    config = load_config_as(RewardModelConfig, training.run / "config.toml")
+    assert (config.data.preferences, config.train.batch_size) == (str(store), 8)
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["labels-0007", "labels-0008"]
+
+
+def test_a_store_without_labels_is_reported_in_one_line_and_leaves_no_run(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path / "model")
+    PreferenceStore(tmp_path / "preferences.db").close()
+    training = RewardTraining(tmp_path / "preferences.db", tmp_path / "runs", settings(tmp_path))
+    last = lines_of(training)[-1]
+    assert last.startswith("labels-0001: failed: ")
+    assert "preferences" in last
+    assert "\n" not in last
+    assert list(tmp_path.glob("runs/*")) == []
+
+
+def test_a_training_that_is_stopped_or_killed_says_so(store: Path, tmp_path: Path) -> None:
+    long = settings(tmp_path, **{"train.epochs": 100, "train.patience": 0})
+    training = RewardTraining(store, tmp_path / "runs", long)
+    wait_until(lambda: "step" in training.progress())
+    inbox.send(training.run, "stop", reason="enough of it")
+    wait_until(lambda: training.done)
+    state, line = training.end()
+    assert (state, line.partition(", ")[0]) == ("stopped", "labels-0001: enough of it")
+
+    training = RewardTraining(store, tmp_path / "runs", long)
+    wait_until(lambda: "step" in training.progress())
+    os.kill(training.process.pid, signal.SIGKILL)
+    wait_until(lambda: training.done)
+    assert training.end() == ("failed", "labels-0002: ended by signal 9")
+
+
+def test_a_reward_model_on_a_runs_backbone_has_its_model_and_its_prompts() -> None:
+    overrides = ['model.path=a "quoted" folder', "model.quantize=8-bit", "data.system=Be kind.", "data.chat=always"]
+    found = settings_for(9, load_config("quickstart", parse_overrides(overrides)))
+    config = RewardModelConfig()
+    for key, value in found.items():
+        table, _, name = key.partition(".")
+        assert hasattr(getattr(config, table), name)
+        assert value is not None
+    assert found["model.path"] == 'a "quoted" folder'
+    assert found["model.quantize"] == "8-bit"
+    assert (found["data.system"], found["data.chat"]) == ("Be kind.", "always")
+
+
+def test_few_labels_get_more_epochs_and_many_get_one() -> None:
+    for labels, epochs in ((1, 10), (40, 10), (140, 4), (560, 1), (100_000, 1)):
+        assert settings_for(labels)["train.epochs"] == epochs
+    assert "data.eval_fraction" in settings_for(100)
+    assert "data.eval_fraction" not in settings_for(1000)
+    assert validate_as(
+        RewardModelConfig, parse_overrides([f"{k}={v}" for k, v in settings_for(9).items()], RewardModelConfig)
+    )

@@ -25,16 +25,7 @@ from trainer.config import AnyConfig
 from trainer.config.fields import CONFIG_FORMAT, PATTERNS, RUN_NAME
 from trainer.config.loading import config_text
 from trainer.errors import StorageError, UsageError, storage_error, writing
-from trainer.files import (
-    PRIVATE,
-    is_file,
-    is_folder,
-    lock,
-    open_file,
-    own_folder,
-    read_toml,
-    write_whole,
-)
+from trainer.files import PRIVATE, is_file, is_folder, lock, open_file, own_folder, read_toml, write_whole
 
 _DISTRIBUTIONS = ("ppo-workbench", "mlx", "mlx-lm", "transformers")
 _LOCK = "lock"

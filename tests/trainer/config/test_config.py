@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,10 @@ import pytest
 from apart import ROOT
 from config_files import config_problems, save_config
 
-from trainer.config import (
-    Config,
-    config_warnings,
-    load_config,
-    parse_overrides,
-    preset_names,
-    resolve_paths,
-    validate,
-)
-from trainer.config.fields import CONFIG_FORMAT, PATTERNS
+from trainer.config import Config, config_warnings, load_config, parse_overrides, preset_names, resolve_paths, validate
+from trainer.config.fields import CONFIG_FORMAT
 from trainer.config.reference import json_schema, reference_markdown, reference_rows
-from trainer.config.reward_sources import SOURCES, LexiconSource, ModelSource, PythonSource, RegexSource
+from trainer.config.reward_sources import LexiconSource, ModelSource, PythonSource, RegexSource
 from trainer.errors import ConfigError, UsageError
 
 PROPERTIES: dict[str, dict[str, Any]] = {
@@ -38,15 +29,6 @@ PROPERTIES: dict[str, dict[str, Any]] = {
 NASTY = "Ünï \"double\" 'single' \\ \n\ttab\r\x01 # = [x] 中"
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 ABOVE_ONE = ("ppo.dual_clip", "ppo.ratio_threshold", "ppo.importance_cap")  # or 0, which switches them off
-WRONG_TYPES: dict[str, list[Any]] = {
-    "integer": [True, "3", 3.0, [3], float("nan")],
-    "number": [True, "0.5", [0.5], float("nan"), float("inf"), -float("inf")],
-    "boolean": [1, 0, "true", 1.0],
-    "string": [3, True, ["a"], {"a": 1}],
-    "array": ["q_proj", 3, True, {"a": 1}],
-    "object": ["a", 3, ["a"], {"when": date(2026, 1, 1)}, {"add_generation_prompt": False}],
-}
-
 
 COMPANIONS: dict[str, dict[str, Any]] = {  # settings that an option requires
     "model.value_init": {"value_model": "adapter"},
@@ -125,14 +107,6 @@ def test_a_saved_configuration_spells_out_every_option_below_its_header(tmp_path
 
 
 # Types and ranges
-
-
-@pytest.mark.parametrize("key", PROPERTIES)
-def test_a_value_of_another_type_is_refused(key: str) -> None:
-    for value in WRONG_TYPES[PROPERTIES[key]["type"]]:
-        problems = config_problems(tables(key, value))
-        assert len(problems) == 1, value
-        assert re.match(rf"{re.escape(key)} = .+: must be ", problems[0]), problems
 
 
 PROBLEMS = [  # assignments, and parts of the one problem that they cause
@@ -309,18 +283,6 @@ def test_no_more_than_fifty_problems_are_reported() -> None:
     assert (len(problems), problems[-1]) == (51, "and 10 more: fix these first")
 
 
-def test_the_error_carries_every_problem_and_the_name_of_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "my.toml"
-    path.write_text("[ppo]\nepochs = 0\nclip = -1\n")
-    with pytest.raises(ConfigError) as caught:
-        load_config(path)
-    assert caught.value.problems == [
-        "ppo.epochs = 0: must be at least 1",
-        "ppo.clip = -1: must be greater than 0",
-    ]
-    assert str(caught.value).splitlines() == [f"{path}: {problem}" for problem in caught.value.problems]
-
-
 # Rules between options
 
 
@@ -362,27 +324,18 @@ def test_a_buffer_that_is_too_small_names_two_ways_out_that_work() -> None:
     assert problems(1, 99)[0].endswith("raise it to 100 or shorten data.max_prompt_tokens and rollout.max_new_tokens")
 
 
-def test_rules_between_options_are_checked_even_with_broken_options() -> None:
-    raw = {"rollout": {"batch_size": 6, "top_p": 2}, "ppo": {"minibatches": 4}}
-    assert config_problems(raw) == [
+@pytest.mark.parametrize(
+    "rollout",
+    [{"rollout": {"batch_size": 0}}, {"rollout": {"batchsize": 30}}, {"rolout": {"batch_size": 30}}, {"rollout": 30}],
+)
+def test_a_rule_between_options_does_not_blame_the_default_of_a_broken_one(rollout: dict[str, Any]) -> None:
+    (problem,) = config_problems({**rollout, "ppo": {"minibatches": 3}})
+    assert "does not divide" not in problem
+    whole = {"rollout": {"batch_size": 6, "top_p": 2}, "ppo": {"minibatches": 4}}
+    assert config_problems(whole) == [
         "rollout.top_p = 2: must be at most 1",
         "ppo.minibatches = 4 does not divide rollout.batch_size = 6; use 1, 2, 3 or 6",
     ]
-
-
-@pytest.mark.parametrize(
-    "rollout",
-    [
-        {"rollout": {"batch_size": 0}},
-        {"rollout": {"batchsize": 30}},
-        {"rolout": {"batch_size": 30}},
-        {"rollout": 30},
-    ],
-)
-def test_a_rule_between_options_does_not_blame_the_default_of_a_broken_one(rollout: dict[str, Any]) -> None:
-    problems = config_problems({**rollout, "ppo": {"minibatches": 3}})
-    assert len(problems) == 1
-    assert "does not divide" not in problems[0]
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -445,18 +398,9 @@ def test_an_assignment_below_a_value_is_refused() -> None:
         parse_overrides(["ppo.clip=0.1", "ppo.clip.x=1"])
 
 
-@pytest.mark.parametrize(
-    "assignment",
-    [
-        "ppo.epochs=three",
-        "ppo.epochs=",
-        "ppo.epochs=3\nx=4",
-        "ppo.epochs=" + "9" * 5000,
-        "ppo.epochs=" + "[" * 5000,
-    ],
-)
-def test_a_value_that_is_not_toml_is_read_as_a_string(assignment: str) -> None:
-    (problem,) = config_problems(parse_overrides([assignment]))
+@pytest.mark.parametrize("value", ["three", "", "3\nx=4", "9" * 5000, "[" * 5000])
+def test_a_value_that_is_not_toml_is_read_as_a_string(value: str) -> None:
+    (problem,) = config_problems(parse_overrides([f"ppo.epochs={value}"]))
     assert problem.startswith("ppo.epochs = '")
     assert problem.endswith(": must be a whole number")
 
@@ -476,16 +420,7 @@ def test_the_shipped_presets_are_there() -> None:
     assert load_config("quickstart").model.path == "starter"
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"[ppo\nclip = 1",
-        b"[ppo]\nclip = 0.1\nclip = 0.2",
-        b"a = \xe9",
-        b"[ppo]\nepochs = " + b"9" * 5000,
-        b"a = " + b"[" * 5000,
-    ],
-)
+@pytest.mark.parametrize("content", [b"[ppo\nclip = 1", b"a = \xe9", b"a = " + b"9" * 5000, b"a = " + b"[" * 5000])
 def test_a_file_that_is_not_toml_says_why_in_one_line(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "my.toml"
     path.write_bytes(content)
@@ -562,17 +497,6 @@ def test_every_option_has_help_and_says_whether_it_is_live() -> None:
         assert isinstance(schema["live"], bool), key
         assert re.fullmatch(r"[A-Za-z0-9'.].*\.", schema["description"]), key
         assert len(schema["description"]) <= 160, key
-
-
-def test_every_number_has_a_rule_and_every_pattern_has_words() -> None:
-    schemas = [*PROPERTIES.values()]
-    for section in SOURCES.values():
-        schemas += section.model_json_schema()["properties"].values()
-    for schema in schemas:
-        if schema["type"] in ("integer", "number"):
-            assert set(BOUNDS) & set(schema), schema
-        if "pattern" in schema:
-            assert schema["pattern"] in PATTERNS
 
 
 def test_only_settings_that_the_next_iteration_can_apply_are_live() -> None:

@@ -141,14 +141,6 @@ def test_rewards_of_single_tokens_are_part_of_the_score(tmp_path: Path) -> None:
     assert found.score_mean == pytest.approx(8 * expected.score_mean)
 
 
-def test_without_a_baseline_nothing_is_reported_about_the_reference(tmp_path: Path) -> None:
-    ppo, held_out = make_ppo(tmp_path)
-    found = evaluate(ppo, held_out, 1)
-    assert math.isnan(found.win_rate + found.win_rate_low)
-    assert math.isnan(found.reference_score)
-    assert math.isnan(found.best_of_score)
-
-
 def test_more_draws_of_the_reference_extend_the_first_ones_so_that_the_best_only_grows(tmp_path: Path) -> None:
     ppo, held_out = make_ppo(tmp_path)
     found = [evaluate(ppo, held_out, 1, ReferenceBaseline(held_out, draws=draws)) for draws in (1, 2, 6)]

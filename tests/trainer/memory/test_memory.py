@@ -156,18 +156,6 @@ def test_a_first_step_that_scores_has_the_logits_of_the_reference_and_there_is_n
     assert "score" in found(kl_in="loss", estimator="gae").phases
 
 
-def test_an_evaluation_is_a_phase_where_there_is_one_and_takes_more_with_more_prompts() -> None:
-    def evaluated(**evaluation: int) -> Footprint:
-        return of(settings(eval=evaluation, rollout={"batch_size": 2, "max_new_tokens": 32}))
-
-    assert "evaluate" not in evaluated().phases
-    few, many, most = (evaluated(every=1, prompts=prompts) for prompts in (2, 16, 32))
-    assert few.phases["evaluate"] == few.phases["score"]
-    few_bytes, many_bytes, most_bytes = (sum(one.phases["evaluate"].values()) for one in (few, many, most))
-    assert few_bytes < many_bytes < most_bytes
-    assert evaluated(every=1, prompts=64).phases == most.phases, "not more than rollout.slots at a time"
-
-
 def test_the_pass_of_a_reward_model_is_a_phase_and_grows_with_its_own_shape_up_to_what_it_reads() -> None:
     def rewarded(hidden: int, most: int) -> int:
         shape = SHAPE._replace(hidden=hidden)

@@ -13,15 +13,7 @@ import pytest
 from health_helper import ADAPTIVE, FLAT, LONGER, alarms, config_of, from_20, healthy, in_40, one, ranks, reported
 from scripted_run import started
 
-from trainer.events import (
-    Alert,
-    Evaluation,
-    Event,
-    HumanEvaluation,
-    Iteration,
-    RolledBack,
-    SettingChanged,
-)
+from trainer.events import Alert, Evaluation, Event, HumanEvaluation, Iteration, RolledBack, SettingChanged
 from trainer.monitoring.history import source_parts
 
 
@@ -220,17 +212,7 @@ EDGES = [
     ),
     Edge("kl_negative", later("kl", 2.0), -0.049, -0.051),
     Edge("sampling_bias", later("sampler_mismatch", 1e-5), 0.0999, 0.1001),
-    Edge("sampling_bias", later("surprise", 3.4, **SURE), 3.449, 3.451, "warning", LARGE),
-    Edge("sampling_bias", later("surprise", 3.4, **SURE), 3.351, 3.349, "warning", LARGE),
     Edge("sampling_bias", later("surprise", 3.4, **SURE), 3.649, 3.651, "error", LARGE),
-    Edge(
-        "sampling_bias",
-        later("surprise_error", 1.0, entropy=lambda n: 3.4, surprise=lambda n: 3.5),
-        0.0633,
-        0.0632,
-        "warning",
-        LARGE,
-    ),
     Edge("entropy_collapse", later("entropy", 3.0), 0.61, 0.59),
     Edge("entropy_collapse", later("entropy", 3.0), 0.151, 0.149, "error"),
     Edge("clip_saturation", later("clip_fraction", 0.03), 0.19, 0.21),

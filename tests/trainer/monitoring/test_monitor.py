@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -12,7 +11,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
-from apart import ROOT
 from health_helper import (
     ADAPTIVE,
     FLAT,
@@ -31,14 +29,7 @@ from runs_helper import record, tiny_config
 from scripted_run import iteration, started
 
 from trainer.engine.live_settings import with_setting
-from trainer.events import (
-    Alarm,
-    CheckpointSaved,
-    Event,
-    RolledBack,
-    RunEnded,
-    SettingChanged,
-)
+from trainer.events import Alarm, CheckpointSaved, Event, RolledBack, RunEnded, SettingChanged
 from trainer.monitoring import ALARM_RULES, Monitor
 from trainer.monitoring.history import History
 from trainer.monitoring.monitor import AWAY
@@ -325,23 +316,6 @@ def test_a_constant_reward_is_seen_after_three_iterations(tmp_path: Path) -> Non
     end = read_journal(listed.folder.events).events[-1]
     assert isinstance(end, RunEnded)
     assert end.alarms == listed.alarms
-
-
-@pytest.fixture
-def benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return benchmarks/alarms.py with its workspace in `tmp_path`."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    module = importlib.import_module("alarms")
-    module.make_workspace(tmp_path)
-    return module
-
-
-def test_the_benchmark_has_a_failure_for_each_rule_and_ten_healthy_runs(benchmark: Any) -> None:
-    assert {case.alarm for case in benchmark.FAILURES} == set(ALARM_RULES)
-    assert len({case.name for case in benchmark.HEALTHY}) == 10
-    assert all(case.alarm == "" for case in benchmark.HEALTHY)
-    for case in [*benchmark.FAILURES, *benchmark.HEALTHY]:
-        benchmark.configuration(Path("workspace"), case.settings)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

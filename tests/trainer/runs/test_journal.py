@@ -14,15 +14,7 @@ from run_folders import largest_file
 from scripted_run import ended, evaluation, iteration, started
 
 from trainer.errors import StorageError
-from trainer.events import (
-    Alert,
-    CheckpointSaved,
-    Event,
-    Iteration,
-    PhaseProgress,
-    SamplePreview,
-    SamplesWritten,
-)
+from trainer.events import Alert, CheckpointSaved, Event, Iteration, PhaseProgress, SamplePreview, SamplesWritten
 from trainer.runs import journal as journal_module
 from trainer.runs.journal import Journal, JournalReader, read_journal
 

@@ -103,8 +103,6 @@ def test_arrays_of_every_length_and_cut_and_missing_ones_are_written_row_by_row(
     assert read_samples(path, ["values"])["values"].to_pylist() == [
         None if one is None else [float(x) for x in one] for one in numbers
     ]
-    write_samples(path, [{"ratios": wide}, {"ratios": wide[:1, :2]}], iteration=1)
-    assert read_samples(path, ["ratios"])["ratios"].to_pylist() == [wide.tolist(), wide[:1, :2].tolist()]
     write_samples(path, [{"values": np.array([math.nan, math.inf, -math.inf])}], iteration=1)
     [values] = read_samples(path, ["values"])["values"].to_pylist()
     assert math.isnan(values[0])

@@ -10,16 +10,12 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from config_files import save_config
-from preference_samples import labelled, preference, reward_config
+from preference_samples import labelled, preference
 from wrapped_tokenizer import TEMPLATE, Wrapper
 
-from trainer.config import load_config
-from trainer.config.loading import load_config_as, parse_overrides
 from trainer.config.pairs import PreferenceDataConfig, RewardModelConfig, RewardTrainConfig
-from trainer.config.problems import validate_as
 from trainer.engine.trainable import step_groups
-from trainer.errors import ConfigError, DataError, UsageError
+from trainer.errors import DataError, UsageError
 from trainer.pairs.comparisons import Comparisons, load_preferences, reward_comparisons
 from trainer.pairs.encoders import Encoder
 from trainer.pairs.groups import Group, fingerprint, group_preferences, micro_batches
@@ -258,23 +254,6 @@ def test_preferences_come_from_a_store_or_a_file(tmp_path: Path) -> None:
         load_preferences(PreferenceDataConfig(preferences=str(tmp_path / "none.db")))
 
 
-def test_the_configuration_survives_toml_and_reports_all_its_problems(tmp_path: Path) -> None:
-    config = reward_config(tmp_path, "run.name=7", "train.epochs=2")
-    assert config.run.name == "7"
-    save_config(config, tmp_path / "rm.toml")
-    assert load_config_as(RewardModelConfig, tmp_path / "rm.toml") == config
-    with pytest.raises(UsageError, match="kind 'reward-model'"):
-        load_config(tmp_path / "rm.toml")
-    wrong = parse_overrides(["train.epoch=2", "optim.lr=-1", "eval.every=x"], RewardModelConfig)
-    with pytest.raises(ConfigError) as found:
-        validate_as(RewardModelConfig, wrong)
-    assert found.value.problems == [
-        "unknown key 'train.epoch': did you mean 'train.epochs'?",
-        "optim.lr = -1: must be at least 0",
-        "eval.every = 'x': must be a whole number",
-    ]
-
-
 def test_no_more_comparisons_than_asked_for_are_evaluated_and_the_same_are_trained_on() -> None:
     model = SimpleNamespace(tokenizer=Wrapper(), context=0)
 
@@ -293,21 +272,3 @@ def test_no_more_comparisons_than_asked_for_are_evaluated_and_the_same_are_train
     assert (list(some.train), some.fingerprint) == (list(every.train), every.fingerprint)
     assert every.fingerprint == fingerprint([*every.train, *held_out])
     assert len(comparisons(30).held_out) == 30
-
-
-def test_the_texts_of_completions_are_found_whatever_their_order_and_repetition() -> None:
-    given = [
-        preference("p", ["b", "a"], "b"),
-        preference("p", ["a", "a"]),
-        preference("p", ["c", "b", "a"], ((1,), (0, 2))),
-        preference("q", ["é\u2028", "b"]),
-    ]
-    groups, _ = grouped(*given)
-    first, second = groups
-    (_, key, *texts), *others = first.pairs_with_texts()
-    assert (key, texts) == (given[0].comparison.key, ["p", "a", "b"])
-    assert [(key, *texts) for _, key, *texts in others] == [
-        (given[2].comparison.key, "p", better, worse) for better, worse in (("b", "c"), ("b", "a"), ("c", "a"))
-    ]
-    assert [texts for _, _, *texts in second.pairs_with_texts()] == [["q", "é\u2028", "b"]]
-    assert (first.number, second.number) == (0, 3)

@@ -146,20 +146,6 @@ def test_a_comparison_given_in_another_order_is_the_same_and_its_judgement_follo
     assert kept.judgement.order_shown == (2, 0, 1)
 
 
-def test_each_label_keeps_the_origins_and_columns_that_came_with_it(store: PreferenceStore) -> None:
-    bare = Comparison(prompt="p", completions=("x", "y"))
-    known = Comparison(
-        prompt="p", completions=("y", "x"), origins=(Origin(run="of y"), Origin(run="of x")), columns={"row": 1}
-    )
-    for comparison in (bare, known, bare):
-        add_label(store, Preference(comparison=comparison, judgement=Judgement.chosen("a")))
-    kept = list(store.preferences())
-    assert [[origin.run for origin in p.comparison.origins] for p in kept] == [[], ["of x", "of y"], []]
-    assert [p.comparison.columns for p in kept] == [{}, {"row": 1}, {}]
-    assert [p.judgement.choice for p in kept] == ["a", "b", "a"]
-    assert check_store(store) == []
-
-
 def test_an_undone_label_no_longer_counts_and_the_log_has_both(store: PreferenceStore) -> None:
     first, second = add_label(store, A), add_label(store, B)
     undo = store.undo(first, "bob")

@@ -20,7 +20,7 @@ from pathlib import Path
 import label_soak_helper
 import pytest
 from label_soak_helper import GUIDELINES, ITEMS, decision, is_repeat, prompt
-from preferences_helper import add_label, finished, preference, preferences, program, stored_events
+from preferences_helper import add_label, finished, preference, program, stored_events
 from store_damage import alter
 
 from trainer.errors import BusyError, StorageError, UsageError
@@ -65,17 +65,6 @@ def test_the_database_itself_lets_nobody_change_the_past(store: PreferenceStore,
             raw.execute(statement.format(table))
         raw.rollback()
         assert list(raw.iterdump()) == before
-
-
-def test_a_full_disk_is_reported_and_the_old_content_stays(store: PreferenceStore) -> None:
-    add_label(store, A)
-    (pages,) = store.connection.execute("PRAGMA page_count").fetchone()
-    store.connection.execute(f"PRAGMA max_page_count = {pages + 1}")
-    with pytest.raises(StorageError, match="the disk is full; free space"):
-        store.add_many(preferences(500), source="file")
-    assert [p.comparison.prompt for p in store.preferences()] == ["A"]
-    store.connection.execute("PRAGMA max_page_count = 1000000")
-    assert store.add_many(preferences(500), source="file") == (500, 0)
 
 
 def test_a_locked_store_can_be_read_and_says_that_it_is_locked(

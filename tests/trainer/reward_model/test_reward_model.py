@@ -13,18 +13,17 @@ from preference_samples import labelled, preference, reward_config
 from runs_helper import Recorder
 from tiny import load_tiny, make_checkpoint
 
-from trainer.arrays import Purpose, pad
+from trainer.arrays import pad
 from trainer.config.schema import BackboneConfig
 from trainer.engine import reward_model as reward_model_run
 from trainer.engine.reward_model import RewardModelTraining
-from trainer.engine.trainable import Hooks, step_groups
+from trainer.engine.trainable import Hooks
 from trainer.engine.training import train
 from trainer.errors import UsageError
 from trainer.events import Alert, RewardModelEvaluation, RewardModelStep
 from trainer.models.backbone import LoadedModel, load_backbone, quantize_backbone, quantize_warning
 from trainer.models.forward import hidden_states
 from trainer.pairs.comparisons import reward_comparisons
-from trainer.pairs.groups import sequences_of
 from trainer.reward_model.network import RewardModel, score_sequences
 from trainer.reward_model.reward_learner import PENALTIES, Differences, differences, fit_head
 
@@ -223,13 +222,6 @@ def test_choices_by_chance_get_a_strong_penalty_and_about_half_are_right() -> No
     assert np.abs(found.states @ head.weight).mean() < 0.5
 
 
-def test_the_penalty_is_that_of_the_head_that_leads_by_the_margins() -> None:
-    """A lead of several logits takes larger weights than a choice."""
-    found = drawn(200, 20, noise=4.0)
-    by_six = fit_head(found._replace(margins=np.full(200, 6.0)), SEED)
-    assert by_six.penalty < fit_head(found, SEED).penalty
-
-
 def test_the_pairs_of_a_prompt_are_never_in_two_folds() -> None:
     one = drawn(60, 40, noise=1e6)
     repeated = Differences._make(np.tile(values, (4, 1)) if values.ndim == 2 else np.tile(values, 4) for values in one)
@@ -299,21 +291,6 @@ def prepared(folder: Path) -> tuple[RewardModelTraining, list[str]]:
     training = RewardModelTraining(config, hooks=Hooks(said.append)).build_on(config, loaded.backbone, data)
     training.prepare()
     return training, [event.message for event in said if isinstance(event, Alert)]
-
-
-def test_the_first_logits_are_those_of_the_fitted_head(tmp_path: Path) -> None:
-    training, _ = prepared(tmp_path)
-    groups = training.data.train
-    sequences, starts = sequences_of(groups)
-    states = score_sequences(training.scorer.states, sequences, 4096, starts=starts)
-    found = differences(groups, states, training.config.train.margin)
-    head = fit_head(found, [0, Purpose.FOLDS], parts=2)
-    assert training.scorer.scale.std / training.scorer.scale.logit_std == pytest.approx(
-        (states @ head.weight).std(), 1e-4
-    )
-    first = step_groups([*range(80)], 1, training.config.train, 0)
-    loss = np.logaddexp(0, -found.states[first] @ head.weight).mean()
-    assert training.step().loss == pytest.approx(float(loss), abs=1e-4)
 
 
 def test_many_comparisons_are_drawn_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

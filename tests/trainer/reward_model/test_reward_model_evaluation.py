@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -276,20 +276,6 @@ def test_a_report_that_lacks_numbers_comes_back_as_it_was() -> None:
     for broken in (None, [], {}, REPORT.as_dict() | {"accuracy": 3}):
         with pytest.raises(ValueError, match="validation error"):
             report_from_dict(broken)
-
-
-def test_a_full_disk_leaves_the_file_of_the_evaluation_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(tmp_path / "x.parquet", pair(1), iteration=1)
-
-    def full(table: object, where: BinaryIO, **_: object) -> None:
-        where.write(b"PAR1 a part")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(pq, "write_table", full)
-    with pytest.raises(StorageError, match=r"No space left on device; free space, then continue with --resume"):
-        written(path, pair(2), iteration=2)
-    assert read_predictions(path).iteration == 1
-    assert [file.name for file in tmp_path.iterdir()] == ["x.parquet"]
 
 
 def test_a_missing_or_damaged_file_is_reported_in_one_line(tmp_path: Path) -> None:

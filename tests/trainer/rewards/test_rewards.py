@@ -176,7 +176,6 @@ def test_changes_that_a_function_makes_to_its_arguments_stay_inside(load: Load) 
     "returned",
     [
         "[1, True, 0.5]",
-        "(1.0, 1, .5)",
         "np.array([1, 1, 0.5], np.float32)",
         "[np.float16(x) for x in (1, 1, .5)]",
         "[np.array(x) for x in (1, 1, .5)]",
@@ -233,19 +232,6 @@ def test_two_functions_of_a_file_share_its_globals_and_a_new_build_runs_it_again
     assert load(code, "score", "other")([sequence()]).scores == [11.0]
 
 
-def test_a_file_imports_its_neighbours_and_leaves_the_path_as_it_was(load: Load, tmp_path: Path) -> None:
-    (tmp_path / "reward_neighbour.py").write_text("BONUS = 4")
-    before = list(sys.path)
-    rewards = load(
-        "from dataclasses import dataclass\nfrom reward_neighbour import BONUS\n"
-        "@dataclass\nclass R:\n    x: int\n"
-        "def score(**_): return [R(BONUS).x + len(__file__) - len(__file__.removesuffix('rewards.py'))]"
-    )
-    assert rewards([sequence()]).scores == [4.0 + 10]
-    assert sys.path == before
-    del sys.modules["reward_neighbour"]
-
-
 @pytest.mark.parametrize("inside", [False, True])
 def test_an_edited_neighbour_runs_as_it_is_now(load: Load, tmp_path: Path, inside: bool) -> None:
     name = f"edited_neighbour_{inside}".lower()
@@ -282,22 +268,15 @@ RUN_ERRORS = {
     "def score(**_):\n    yield 1\n    yield 1 / 0": "raised ZeroDivisionError: division by zero (rewards.py:3)",
     "def score(**_): return [1]": "returned 1 score for 2 completions: must return one each",
     "def score(**_): return None": "returned None: must return a list of 2 scores, one per completion",
-    "def score(**_): return 0.5": "returned float: must return a list of 2 scores",
-    "def score(**_): return {1.0, 2.0}": "returned set: must return a list of 2 scores",
     "def score(**_): return 'ab'": "returned str: must return a list of 2 scores",
     "def score(**_): return [1, float('nan')]": "sample 1 ('The second prompt is a rather long one,…') has score nan",
-    "def score(**_): return [float('-inf'), 1]": "sample 0 ('Once') has score -inf: must be finite, or None",
     "def score(**_): return [1, 'good']": "has score 'good': must be a number, or None if the reward does not apply",
-    "def score(**_): return ['1', '2']": "sample 0 ('Once') has score '1': must be a number, or None",
     "import numpy as np\ndef score(**_): return np.array([[1.0, 2.0]])": "returned ndarray of shape (1, 2): must "
     "return a list of 2 scores, one per completion",
-    "import numpy as np\ndef score(**_): return np.array(1.0)": "returned ndarray: must return a list of 2 scores",
-    "import numpy as np\ndef score(**_): return np.ones(3)": "returned ndarray of shape (3,): must return a list of 2",
     "import numpy as np\ndef score(**_): return np.ones((2, 1, 1))": "returned ndarray of shape (2, 1, 1): must return",
     "def score(**_): return [10**400, 1]": "must be a number",
     "def score(**_): return [[1], 1]": "rather long one,…') has 1 where others have lists",
     "def score(**_): return [[1], [1]]": "has 1 token reward for 2 tokens: return one each",
-    "def score(**_): return [[float('nan')], [1, 1]]": "sample 0 ('Once') has score nan",
     "def score(answer, **_): return []": "needs 'answer', which is not a column of the data; columns: mood, prompts, "
     "completions, completion_ids, trainer_state, log_metric, log_extra",
     "def score(completion_ids, **_): return [1 / (2 - len(x)) for x in completion_ids]": "raised ZeroDivisionError: "

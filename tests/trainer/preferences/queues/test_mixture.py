@@ -232,16 +232,6 @@ def test_rows_without_judgement_are_asked(tmp_path: Path, store: Path) -> None:
     assert [origin.writer for origin in pair.origins] == ["m1", "m2"]
 
 
-def test_pairs_are_asked_by_the_names_of_their_columns_whatever_their_choice(tmp_path: Path, store: Path) -> None:
-    rows = [{"history": f"p{choice}", "left": "x", "right": "y", "labels": choice} for choice in (0, 1, -3, None)]
-    queue = dataset(tmp_path / "rows.jsonl", *rows)
-    columns = ("prompt=history", "a=left", "b=right", "choice=labels")
-    found = comparisons(replace(queue, columns=columns), store)
-    assert [(one.prompt, one.completions, one.columns) for one in found] == [
-        (row["history"], ("x", "y"), {}) for row in rows
-    ]
-
-
 def test_broken_rows_are_skipped_and_counted(tmp_path: Path, store: Path) -> None:
     good = {"prompt": "p", "a": "x", "b": "y"}
     half = dict.fromkeys(good, "\ud83d")
@@ -283,11 +273,3 @@ def test_undone_comparisons_are_found_and_missing_ones_reported(tmp_path: Path, 
     nothing = Drawing(plan(QueuePlan(queue="again", keys=("f" * 32,))), tmp_path / "no.db")
     assert list(nothing) == []
     assert not (tmp_path / "no.db").exists()
-
-
-def test_a_damaged_store_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "bad.db").write_bytes(b"no database at all " * 100)
-    queue = dataset(tmp_path / "rows.jsonl", {"prompt": "p", "a": "x", "b": "y"})
-    drawing = Drawing(plan(queue), tmp_path / "bad.db")
-    assert list(drawing) == []
-    assert "bad.db" in drawing.mixture.problems[0]

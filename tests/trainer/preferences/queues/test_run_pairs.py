@@ -222,20 +222,6 @@ def best_chain(values: Sequence[float]) -> int:
     return len(ends)
 
 
-@pytest.mark.parametrize("share", [0.2, 0.5, 1.0])
-def test_at_least_the_share_is_drawn_at_random_at_every_length(tmp_path: Path, store: Path, share: float) -> None:
-    run = run_folder(tmp_path / "run", prompts=60)
-    drawing = scored_before_drawing(
-        Drawing(plan(of_run("uncertain", run, model="m1"), random=share), store, score=scoring(by_name))
-    )
-    at_random, given = 1, 1
-    for item in islice(drawing, 40):
-        given += 1
-        at_random += "reward_models" not in item.comparison.columns
-        assert at_random >= share * given - 1e-9
-    assert at_random <= math.ceil(share * given) + 1, "and no more than that once there are scores"
-
-
 def test_nobody_waits_for_the_first_scores(tmp_path: Path, store: Path) -> None:
     may_score = threading.Event()
 

@@ -173,14 +173,6 @@ def test_steps_are_folded_as_iterations_are(kind: str) -> None:
     assert (view.last, view.iteration) == (step(7), 7)
 
 
-@pytest.mark.parametrize("kind", OTHERS)
-def test_a_run_that_was_resumed_before_its_first_known_step_has_the_columns_of_its_kind(kind: str) -> None:
-    view = view_of(other_run(kind, resumed_at=5))
-    assert view.history.kind == kind
-    view.take(STEPS[kind](6))
-    assert list(view.history.numbers) == [6]
-
-
 def test_steps_without_a_start_decide_the_kind_and_those_of_another_kind_are_left_out() -> None:
     view = view_of(dpo_step(1), iteration(2), reward_step(2), dpo_step(2))
     assert (view.history.kind, list(view.history.numbers), view.last) == ("dpo", [1, 2], dpo_step(2))
@@ -245,20 +237,6 @@ def test_a_win_rate_that_grows_label_by_label_has_one_mark_until_something_else_
 )
 def test_an_evaluation_is_described_in_one_sentence(reported: Event, words: str) -> None:
     assert sentences(reported) == [words]
-
-
-@pytest.mark.parametrize(
-    ("event", "words"),
-    [
-        (started(prompts=1, eval_prompts=1, iterations=1), "1 prompt, 1 held out, 1 iteration"),
-        (started(prompts=1, run_kind="dpo"), "1 comparison, "),
-        (reward_evaluation(5, pairs=1), "of 1 pair, "),
-        (human(5, comparisons=1, ties=1, labellers=1), "of 1 comparison by 1 person: 45 for the policy, 1 tie, "),
-        (evaluation(5, prompts=1), "evaluation on 1 prompt: "),
-    ],
-)
-def test_a_single_one_is_singular(event: Event, words: str) -> None:
-    assert any(words in sentence for sentence in sentences(event))
 
 
 def test_the_summary_shows_the_main_numbers_of_a_run_of_each_kind() -> None:

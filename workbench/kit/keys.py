@@ -14,6 +14,7 @@ import pkgutil
 import re
 import string
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ from textual.keys import Keys
 
 from trainer.files import read_toml
 from workbench.text import visible
+
+hidden_key = partial(Binding, show=False)
+"""A binding that the footer does not show."""
 
 PRESETS = Path(__file__).parent / "keymaps"
 

@@ -15,6 +15,7 @@ from textual.binding import Binding, BindingType
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder
 from workbench.kit.dialog import AnswerScreen, Reply
+from workbench.kit.keys import hidden_key
 from workbench.kit.pane import Pane
 from workbench.kit.saving import ask_and_save
 from workbench.run.sample_query import EXAMPLES, Condition
@@ -60,18 +61,14 @@ class SamplesPane(Pane):
         Binding("enter", "open", "open", id="samples.open", tooltip="Show the selected sample token by token"),
         Binding("escape", "close", "back", id="samples.close", tooltip="Return to the list"),
         Binding("n", "next(1)", "next sample", id="samples.next", tooltip="Open the next sample of the list"),
-        Binding(
-            "N", "next(-1)", "previous sample", show=False, id="samples.before", tooltip="Open the previous sample"
-        ),
+        hidden_key("N", "next(-1)", "previous sample", id="samples.before", tooltip="Open the previous sample"),
         Binding("m", "bookmark", "mark", id="samples.bookmark", tooltip="Mark the sample, or remove its mark"),
         Binding("h", "history", "history", id="samples.history", tooltip="Compare responses to this prompt"),
         Binding("a,p", "ask", "ask", id="samples.ask", tooltip="Ask policy and reference to respond to a prompt now"),
         Binding("f", "try_from_here", "try", id="samples.try", tooltip="Continue from the cursor with another token"),
         Binding("x", "export", "export", id="samples.export", tooltip="Export JSONL or Markdown"),
         Binding("y", "copy", "copy", id="samples.copy", tooltip="Copy prompt and response, or the token in a sample"),
-        Binding(
-            "Y", "copy_sample", "copy sample", show=False, id="samples.copy-all", tooltip="Copy prompt and response"
-        ),
+        hidden_key("Y", "copy_sample", "copy sample", id="samples.copy-all", tooltip="Copy prompt and response"),
     ]
 
     def __init__(self, ask: Ask, *, id: str | None = None) -> None:

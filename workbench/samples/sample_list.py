@@ -27,7 +27,7 @@ from trainer.runs.listing import PPO
 from trainer.runs.samples import kept_iterations
 from workbench.kit.cursor_list import BlockList, FilterField, cursor_bindings
 from workbench.kit.drawing import CutText
-from workbench.kit.keys import with_keys
+from workbench.kit.keys import hidden_key, with_keys
 from workbench.kit.pane import MountedWhole
 from workbench.run.bookmarks import Bookmarks
 from workbench.run.sample_query import Order, Query, parse_query
@@ -121,23 +121,21 @@ class SampleListView(MountedWhole, Vertical):
         Binding("end", "follow", "newest", id="samples.follow", tooltip="Follow the newest iteration"),
         Binding("slash", "filter", "search", id="samples.filter", tooltip="Search texts and numbers"),
         Binding("escape", "clear", "show all", id="sample-filter.clear", tooltip="End the search and show all samples"),
-        Binding("down", "leave", "to the list", show=False, id="sample-filter.down", tooltip="Go to the matches"),
+        hidden_key("down", "leave", "to the list", id="sample-filter.down", tooltip="Go to the matches"),
         Binding("o", "order", "order", id="samples.order", tooltip="Sort by score, KL or length, or do not sort"),
-        Binding("O", "reverse", "reverse", show=False, id="samples.reverse", tooltip="Reverse the order"),
+        hidden_key("O", "reverse", "reverse", id="samples.reverse", tooltip="Reverse the order"),
         Binding("r", "whole_run", "whole run", id="samples.whole-run", tooltip="List all iterations, or one"),
-        Binding(
+        hidden_key(
             "right_square_bracket,full_stop",
             "outlier(1)",
             "next outlier",
-            show=False,
             id="samples.next-outlier",
             tooltip=f"Go to the next {_FAR}",
         ),
-        Binding(
+        hidden_key(
             "left_square_bracket,comma",
             "outlier(-1)",
             "previous outlier",
-            show=False,
             id="samples.outlier-before",
             tooltip=f"Go to the previous {_FAR}",
         ),

@@ -22,7 +22,7 @@ from trainer.runs.listing import PPO
 from workbench.kit.axes import number_text, window_of, window_over
 from workbench.kit.dialog import ChoiceList, Dialog
 from workbench.kit.drawing import OVERLAYS, Drawn
-from workbench.kit.keys import keys_of
+from workbench.kit.keys import hidden_key, keys_of
 from workbench.kit.pane import Badge, Pane
 from workbench.run.history import MetricHistory
 from workbench.run.metrics import DEFAULT, MAIN, METRICS, Metric
@@ -38,7 +38,6 @@ from workbench.training.timeline import Timeline
 _ALARMS = 3  # lines of alarms at most
 _ALARMS_FROM = 18  # lines of a pane that shows more than one alarm
 _SPANS = tuple(factor * 10**power for power in range(1, 7) for factor in (1, 2, 5) if factor * 10**power >= 50)
-_STRIDE = 10  # iterations of a long step
 _ALL = 10**9
 
 
@@ -85,36 +84,18 @@ class TrainingPane(Pane):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "mode('one')", "enlarge", id="training.enlarge", tooltip="Draw this metric as a large chart"),
         Binding("escape", "close", "back", id="training.close", tooltip="Return to all metrics, then to the newest"),
-        Binding("up", "select(-1)", "metric up", show=False, id="training.up", tooltip="Go to the previous metric"),
-        Binding("down", "select(1)", "metric down", show=False, id="training.down", tooltip="Go to the next metric"),
-        Binding("left", "move(-1)", "earlier", show=False, id="training.left", tooltip="Go back one iteration"),
-        Binding("right", "move(1)", "later", show=False, id="training.right", tooltip="Go forward one iteration"),
-        Binding(
-            "shift+left",
-            f"move({-_STRIDE})",
-            "far back",
-            show=False,
-            id="training.far-left",
-            tooltip=f"Go back {_STRIDE} iterations",
+        hidden_key("up", "select(-1)", "metric up", id="training.up", tooltip="Go to the previous metric"),
+        hidden_key("down", "select(1)", "metric down", id="training.down", tooltip="Go to the next metric"),
+        hidden_key("left", "move(-1)", "earlier", id="training.left", tooltip="Go back one iteration"),
+        hidden_key("right", "move(1)", "later", id="training.right", tooltip="Go forward one iteration"),
+        hidden_key("shift+left", "move(-10)", "far back", id="training.far-left", tooltip="Go back 10 iterations"),
+        hidden_key(
+            "shift+right", "move(10)", "far forward", id="training.far-right", tooltip="Go forward 10 iterations"
         ),
-        Binding(
-            "shift+right",
-            f"move({_STRIDE})",
-            "far forward",
-            show=False,
-            id="training.far-right",
-            tooltip=f"Go forward {_STRIDE} iterations",
-        ),
-        Binding(
-            "home", f"move({-_ALL})", "first", show=False, id="training.first", tooltip="Go to the first iteration"
-        ),
-        Binding(
-            "end", f"move({_ALL})", "newest", show=False, id="training.newest", tooltip="Follow the newest iteration"
-        ),
-        Binding(
-            "plus,equals_sign", "zoom(1)", "closer", show=False, id="training.closer", tooltip="Chart fewer iterations"
-        ),
-        Binding("minus", "zoom(-1)", "wider", show=False, id="training.wider", tooltip="Chart more iterations"),
+        hidden_key("home", f"move({-_ALL})", "first", id="training.first", tooltip="Go to the first iteration"),
+        hidden_key("end", f"move({_ALL})", "newest", id="training.newest", tooltip="Follow the newest iteration"),
+        hidden_key("plus,equals_sign", "zoom(1)", "closer", id="training.closer", tooltip="Chart fewer iterations"),
+        hidden_key("minus", "zoom(-1)", "wider", id="training.wider", tooltip="Chart more iterations"),
         Binding(
             "e", "draw('EMA')", "EMA", id="training.average", tooltip="Show or hide the exponential moving average"
         ),
@@ -124,7 +105,7 @@ class TrainingPane(Pane):
         Binding(
             "k", "mode('plot')", "score/KL", id="training.plot", tooltip="Plot score against KL, with the marked runs"
         ),
-        Binding("y", "copy", "copy", show=False, id="training.copy", tooltip="Copy iteration, metric and value"),
+        hidden_key("y", "copy", "copy", id="training.copy", tooltip="Copy iteration, metric and value"),
         Binding("v", "choose", "metrics", id="training.metrics", tooltip="Choose which metrics are shown"),
     ]
 

@@ -248,17 +248,9 @@ def test_every_block_is_used_and_the_ends_and_zero_have_theirs() -> None:
     assert block(math.nan, diverging=True) == "×"
 
 
-@pytest.mark.parametrize(
-    ("position", "diverging", "lines"),
-    [
-        *[
-            (place, True, lines)
-            for place, lines in ((0.5, 0), (0.6, 0), (0.7, 1), (0.3, 1), (0.8, 1), (0.9, 2), (0, 2))
-        ],
-        *[(place, False, lines) for place, lines in ((0.3, 0), (0.4, 1), (0.6, 1), (0.7, 2))],
-        *[(math.nan, diverging, 0) for diverging in (True, False)],
-    ],
-)
-def test_underlines_show_thirds_of_the_magnitude(position: float, diverging: bool, lines: int) -> None:
-    style = underline_style(position, diverging=diverging)
-    assert (bool(style.underline) + bool(style.underline2)) == lines
+def test_underlines_show_thirds_of_the_magnitude() -> None:
+    diverging = {0.5: 0, 0.6: 0, 0.7: 1, 0.3: 1, 0.8: 1, 0.9: 2, 0: 2, math.nan: 0}
+    for is_diverging, expected in ((True, diverging), (False, {0.3: 0, 0.4: 1, 0.6: 1, 0.7: 2, math.nan: 0})):
+        for position, lines in expected.items():
+            style = underline_style(position, diverging=is_diverging)
+            assert (bool(style.underline) + bool(style.underline2)) == lines, (is_diverging, position)

@@ -253,14 +253,6 @@ def test_names_of_others_are_never_markup_and_stay_on_one_line() -> None:
     assert card.count("\n## d") == 0
 
 
-@pytest.mark.parametrize("count", [0, 1])
-def test_few_or_no_preferences_have_a_card_too(count: int) -> None:
-    card = render_data_card([labelled("skip")] * count)
-    assert facts(card)["judgements"] == str(count)
-    assert "Licence: *to be filled in*" in card
-    assert facts(card)["the longer one is better"] == facts(card)["characters of the better one, median"] == "-"
-
-
 def test_no_texts_are_held_so_that_a_card_of_many_long_texts_needs_little_memory() -> None:
     rows = (labelled("a", prompt=f"{n}", completions=("x" * 20_000, f"{n}" * 1_000), time=1.0) for n in range(1_000))
     tracemalloc.start()

@@ -19,7 +19,7 @@ from preferences_helper import add_label, preference, preferences, stored_events
 from store_damage import alter
 
 from trainer.errors import DataError, StorageError, UsageError
-from trainer.preferences.records import Choice, Comparison, Judgement, Origin, Preference, Text
+from trainer.preferences.records import Comparison, Judgement, Origin, Preference, Text
 from trainer.preferences.store import PAGE, Counts, PreferenceStore, check_store
 
 FULL = Preference(
@@ -326,11 +326,3 @@ def test_other_texts_have_another_key(prompt: str, completions: tuple[Text, ...]
     cases = [("p", ("one", "two")), ("p", ("one", [{"role": "assistant", "content": "two"}]))]
     keys = {Comparison(prompt=prompt, completions=completions).key for prompt, completions in cases}
     assert Comparison(prompt=prompt, completions=completions).key not in keys
-
-
-@pytest.mark.parametrize(("choice", "swapped"), [("a", "b"), ("b", "a"), ("tie", "tie"), ("skip", "skip")])
-def test_a_choice_comes_back_and_is_swapped_with_the_completions(choice: Choice, swapped: Choice) -> None:
-    judgement = Judgement.chosen(choice)
-    assert judgement.choice == choice
-    pair = Comparison(prompt="p", completions=("x", "y"))
-    assert Preference(comparison=pair, judgement=judgement).at(1, 0).judgement.choice == swapped

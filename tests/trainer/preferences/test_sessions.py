@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from preferences_helper import add_label, preference, stored_events
+from preferences_helper import add_label, stored_events
 
 from trainer.errors import DataError, StorageError, UsageError
 from trainer.preferences.agreement import measure_agreement
@@ -327,16 +327,6 @@ def test_a_refused_write_changes_nothing_and_can_be_made_again(store: Preference
     label(session, 0, long)
     assert positions(session) == [0, 1]
     assert check_store(store) == []
-
-
-def test_undo_leaves_other_sessions_alone(store: PreferenceStore, session: LabelSession) -> None:
-    add_label(store, preference())
-    other = begin_session(store, "bob", PLAN)
-    other.put(items(1))
-    label(session, 0, A)
-    label(other, 0, B)
-    assert [session.undo(), session.undo()] == [0, None]
-    assert (other.record.done, store.counts().labels) == (1, 2)
 
 
 CHOICES: tuple[Choice, ...] = ("a", "b", "tie", "both_bad", "skip")

@@ -15,9 +15,6 @@ from tiny import load_tiny, make_checkpoint
 
 from trainer.arrays import pad
 from trainer.config.schema import BackboneConfig
-from trainer.engine import reward_model as reward_model_run
-from trainer.engine.reward_model import RewardModelTraining
-from trainer.engine.trainable import Hooks
 from trainer.engine.training import train
 from trainer.errors import UsageError
 from trainer.events import Alert, RewardModelEvaluation, RewardModelStep
@@ -214,14 +211,6 @@ def test_a_head_that_made_the_choices_is_found_and_the_penalty_is_weak() -> None
     assert head.pairs == 400
 
 
-def test_choices_by_chance_get_a_strong_penalty_and_about_half_are_right() -> None:
-    found = drawn(300, 200, noise=1e6)
-    head = fit_head(found, SEED)
-    assert head.penalty >= 1000 * min(PENALTIES)
-    assert head.accuracy == pytest.approx(0.5, abs=0.1)
-    assert np.abs(found.states @ head.weight).mean() < 0.5
-
-
 def test_the_pairs_of_a_prompt_are_never_in_two_folds() -> None:
     one = drawn(60, 40, noise=1e6)
     repeated = Differences._make(np.tile(values, (4, 1)) if values.ndim == 2 else np.tile(values, 4) for values in one)
@@ -280,19 +269,3 @@ def test_a_run_begins_with_the_fitted_head_beside_the_untrained_one(tmp_path: Pa
     (said,) = fitted.of(Alert)
     assert said.message.startswith("the head was fitted to 160 pairs: ")
     assert not plain.of(Alert)
-
-
-def prepared(folder: Path) -> tuple[RewardModelTraining, list[str]]:
-    """Return a training of 80 pairs that begins with a fitted head, and what it has said."""
-    config = reward_config(folder, "data.eval_fraction=0", "train.head=fitted", "train.states=last+mean")
-    loaded = load_tiny(folder / "model")
-    said: list[object] = []
-    data = reward_comparisons(labelled(80), loaded, config)
-    training = RewardModelTraining(config, hooks=Hooks(said.append)).build_on(config, loaded.backbone, data)
-    training.prepare()
-    return training, [event.message for event in said if isinstance(event, Alert)]
-
-
-def test_many_comparisons_are_drawn_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reward_model_run, "MOST_COMPARISONS", 60)
-    assert any("fitted to 60 pairs" in message for message in prepared(tmp_path)[1])

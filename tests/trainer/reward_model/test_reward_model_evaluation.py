@@ -78,14 +78,6 @@ def test_the_accuracy_of_a_report_comes_with_wilsons_interval_and_leaves_ties_ou
     assert result.ties is None, "the model knows of no ties"
 
 
-def test_a_model_that_is_right_as_often_as_it_says_has_no_calibration_error() -> None:
-    rng = np.random.default_rng(0)
-    leads = rng.normal(size=200_000) * 2
-    labelled_better = np.where(rng.random(leads.size) < 1 / (1 + np.exp(-leads)), leads, -leads)
-    assert calibration_error(calibration(labelled_better)) < 0.005
-    assert calibration_error(calibration(3 * labelled_better)) > 0.1, "too sure of itself"
-
-
 def test_the_bins_of_the_calibration_are_those_worked_out_by_hand() -> None:
     logit = lambda p: math.log(p / (1 - p))  # noqa: E731
     leads = np.array([logit(0.52), -logit(0.54), logit(0.97), logit(0.99)])

@@ -6,7 +6,6 @@ import json
 import math
 import threading
 from collections import Counter
-from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -62,12 +61,6 @@ def test_shares_hold_at_every_length_within_rounding(tmp_path: Path, store: Path
     assert given.total() == 200
 
 
-def test_a_queue_without_weight_asks_nothing(tmp_path: Path, store: Path) -> None:
-    none = replace(pair_rows(tmp_path / "none.jsonl", 5, "none"), weight=0.0)
-    items = list(Drawing(plan(none, pair_rows(tmp_path / "some.jsonl", 3)), store))
-    assert [item.comparison.prompt for item in items] == ["question 0", "question 1", "question 2"]
-
-
 def test_a_queue_that_waits_holds_nobody_up_and_catches_up_later(tmp_path: Path, store: Path) -> None:
     may_write, write = threading.Event(), answering()
 
@@ -111,12 +104,6 @@ def test_many_known_comparisons_hold_up_no_other_queue(tmp_path: Path, store: Pa
     alone = Drawing(plan(queue), store, served=served)
     assert (alone.mixture.draw(), alone.came.is_set()) == (None, True), "and goes on at once"
     assert Counter(item.queue for item in (first, *drawing) if item) == {"samples": 450, "dataset": 5}
-
-
-def test_two_queues_of_one_source_ask_nothing_twice(tmp_path: Path, store: Path) -> None:
-    queue = pair_rows(tmp_path / "pairs.jsonl", 30)
-    keys = [item.comparison.key for item in Drawing(plan(queue, queue), store)]
-    assert len(keys) == len(set(keys)) == 30
 
 
 def labelled_session(tmp_path: Path, store: Path, count: int, behind: int = 12, **more: float) -> list[Item]:

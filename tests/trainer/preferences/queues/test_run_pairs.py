@@ -17,7 +17,6 @@ import pytest
 from label_runs import Drawing, add_samples, answering, of_run, plan, run_folder, scoring
 
 from trainer.errors import ModelError, UsageError
-from trainer.preferences.queues import run_pairs
 from trainer.preferences.records import Item, Origin, Text
 from trainer.questions import Question, unanswered
 
@@ -70,20 +69,6 @@ def test_scores_follow_the_order_of_the_completions_which_is_that_of_their_texts
     assert item.comparison.columns == {"scores": [None, 1.0], "lengths": [1, 0]}
     assert [origin.row for origin in item.comparison.origins] == [1, 0]
     assert item.comparison.origins[0].sampling == {}, "the file does not say"
-
-
-def test_a_long_run_is_read_no_further_than_needed(
-    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = run_folder(tmp_path / "run", iterations=1, prompts=32)
-    for iteration in range(2, 2001):
-        run.samples_file(iteration).symlink_to(run.samples_file(1))
-    read, original = [], run_pairs.read_samples
-    monkeypatch.setattr(
-        run_pairs, "read_samples", lambda path, columns: (read.append(path), original(path, columns))[1]
-    )
-    assert len(list(islice(Drawing(plan(of_run("samples", run)), store), 32))) == 32
-    assert set(read) == {run.samples_file(2000)}
 
 
 def test_new_samples_of_a_live_run_go_first_and_are_waited_for(tmp_path: Path, store: Path) -> None:
@@ -170,16 +155,6 @@ def test_one_sample_per_prompt_and_no_model_to_ask_is_reported(tmp_path: Path, s
     (reported,) = drawing.mixture.problems
     assert reported.startswith("run 'run' has one sample of each prompt")
     assert "rollout.samples_per_prompt = 2" in reported
-
-
-def test_very_many_samples_of_a_prompt_give_no_more_pairs_than_asked(tmp_path: Path, store: Path) -> None:
-    run = run_folder(tmp_path / "run", prompts=1, samples=3000)
-    rows = [
-        origin.row
-        for item in islice(Drawing(plan(of_run("samples", run)), store), 1500)
-        for origin in item.comparison.origins
-    ]
-    assert max(rows.count(row) for row in set(rows)) <= 2, "each is compared about as often as any other"
 
 
 def by_name(model: str, completion: str) -> float:
@@ -283,15 +258,6 @@ def test_a_failing_reward_model_is_reported(tmp_path: Path, store: Path, wrong: 
     assert "reward model 'm1'" in reported
 
 
-def test_a_run_of_single_samples_is_reported_at_once(tmp_path: Path, store: Path) -> None:
-    run = run_folder(tmp_path / "run", iterations=3, samples=1)
-    drawing = Drawing(plan(of_run("uncertain", run, model="m1")), store, score=scoring(by_name))
-    with run.lock():
-        assert drawing.mixture.draw() is None
-        assert drawing.mixture.exhausted
-    assert "has one sample of each prompt" in drawing.mixture.problems[0]
-
-
 def test_a_missing_scorer_is_reported(tmp_path: Path, store: Path) -> None:
     drawing = Drawing(plan(of_run("uncertain", run_folder(tmp_path / "run"), model="m1")), store)
     assert list(drawing) == []
@@ -380,12 +346,3 @@ def test_an_error_of_the_models_library_is_reported_in_words(tmp_path: Path, sto
     drawn = drawing(run_folder(tmp_path / "run"), store, ask=ask)
     assert list(drawn) == []
     assert drawn.mixture.problems == ["policy and reference are writing pair 1: [metal::malloc] out of memory"]
-
-
-def test_a_resumed_session_asks_with_other_seeds(tmp_path: Path, store: Path) -> None:
-    run = run_folder(tmp_path / "run", prompts=2, samples=1)
-    first, resumed = list[Question](), list[Question]()
-    items = list(islice(drawing(run, store, ask=answering(first)), 3))
-    served = {item.comparison.key for item in items}
-    list(islice(drawing(run, store, ask=answering(resumed), served=served), 3))
-    assert not {question.seed for question in first} & {question.seed for question in resumed}

@@ -1,6 +1,6 @@
-"""Small real runs on a tiny model: their configuration, what they emit and leave on disk, and ways to hurt them.
+"""Small real runs on a tiny model: their configuration, what they emit and leave on disk, and ways to kill them.
 
-As a program it is `ppo-workbench` with an accident: `runs_helper.py kill score 2 --no-ui --config tiny.toml`.
+As a program it is `ppo-workbench`, killed at a place of an iteration: `runs_helper.py score 2 --no-ui --config a.toml`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
@@ -152,9 +151,9 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def run_hurt(accident: str, place: str, iteration: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run `ppo-workbench` in its own process, with an accident at a place of an iteration; see `main`."""
-    return run_python(__file__, accident, place, str(iteration), "--no-ui", "--display", "json", *arguments)
+def run_killed(place: str, iteration: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `ppo-workbench` in its own process, which is killed at a place of an iteration; see `plant`."""
+    return run_python(__file__, place, str(iteration), "--no-ui", "--display", "json", *arguments)
 
 
 class Killed(BaseException):
@@ -244,39 +243,17 @@ def plant(place: str, iteration: int, action: Callable[[], None]) -> None:
             Run.emit = after(Run.emit, lambda _, event: within(event, phase, iteration), action)  # type: ignore[method-assign]
 
 
-def signalled(number: int, *, twice: bool = False) -> Callable[[], None]:
-    """Return an action that signals this process and waits until it is handled; `twice` waits for the end instead."""
-    heeded, forever = threading.Event(), threading.Event()
-    Control.stop = after(Control.stop, lambda *_: True, heeded.set)  # type: ignore[method-assign]
-
-    def action() -> None:
-        os.kill(os.getpid(), number)
-        heeded.wait()
-        if twice:
-            os.kill(os.getpid(), signal.SIGINT)
-            forever.wait()
-
-    return action
-
-
 def newest_checkpoint(folder: RunFolder) -> Path | None:
     """Return the newest whole checkpoint of a run."""
     return checkpoint_files.newest_checkpoint(folder)[0]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `ACCIDENT PLACE ITERATION ARGUMENT...`, where ACCIDENT is kill, twice, or the name of a signal."""
+    """Run `PLACE ITERATION ARGUMENT...`."""
     from workbench.cli import main as cli
 
-    accident, place, iteration, *arguments = argv
-    match accident:
-        case "kill":
-            action: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
-        case "twice":
-            action = signalled(signal.SIGINT, twice=True)
-        case name:
-            action = signalled(signal.Signals[name])
-    plant(place, int(iteration), action)
+    place, iteration, *arguments = argv
+    plant(place, int(iteration), lambda: os.kill(os.getpid(), signal.SIGKILL))
     return cli.main(arguments)
 
 

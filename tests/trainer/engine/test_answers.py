@@ -1,25 +1,35 @@
-"""Answers of a model: sampled, scored and rendered as in the run, which is left unchanged."""
+"""Answers of a model, in a run or saved: sampled, scored and rendered as in the run, which is left unchanged."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import shutil
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from runs_helper import Recorder, flip, tiny_config
+from scripted_run import answered
 from tiny import load_tiny
 
 from trainer.config import Config, validate
 from trainer.engine import answers
-from trainer.errors import Interrupted, RewardError, StorageError
+from trainer.engine.answers import SavedPolicy
+from trainer.engine.control import Control
+from trainer.engine.training import train
+from trainer.errors import Interrupted, RewardError, StorageError, UsageError
+from trainer.events import StateChanged
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel
-from trainer.questions import Answer, Question
-from trainer.rewards import RewardInput, RewardResult
+from trainer.questions import Answer, Question, from_json, to_json
+from trainer.rewards import RewardInput, RewardResult, trust_all
+from trainer.runs.folder import RunFolder
 
 END = 256
 SETTINGS: dict[str, Any] = {"rollout": {"max_new_tokens": 12, "temperature": 0.8}, "data": {"max_prompt_tokens": 64}}
@@ -266,23 +276,157 @@ def test_an_error_of_the_model_is_reported_and_not_raised(asked: Asked, monkeypa
     assert asked(Question(prompt="a")).problem == "the model could not answer: [malloc] Unable to allocate 99 bytes"
 
 
-def test_the_policy_can_be_swapped_in_even_inside_the_reference_and_leaves_no_trace(asked: Asked) -> None:
-    actor, ids = asked.actor, mx.array([[1, 2, 3, 250]])
-    other = {name: array * 0.5 for name, array in actor.policy_parameters().items()}
-    plain, question = actor.backbone(ids), Question(prompt="one", count=2)
-    with actor.reference(), actor.policy(actor.policy_parameters()):
-        assert mx.array_equal(actor.backbone(ids), plain)
-    with actor.policy(other):
-        expected, answer = actor.backbone(ids), asked(question)
-    assert not mx.allclose(expected, plain, atol=0.01)
-    with actor.reference():
-        reference = actor.backbone(ids)
-        with actor.policy(other):
-            assert mx.array_equal(actor.backbone(ids), expected)
-            again = asked(question)
-        assert mx.array_equal(actor.backbone(ids), reference)
-        with pytest.raises(KeyError), actor.policy(other):
-            raise KeyError("anything")
-        assert mx.array_equal(actor.backbone(ids), reference)
-    assert dataclasses.replace(again, seconds=answer.seconds) == answer
-    assert mx.array_equal(actor.backbone(ids), plain)
+QUESTION = Question(prompt="one", prefix=[65], count=3)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Answer]]:
+    """Return a run of three iterations, and what it answered before each of them."""
+    folder = tmp_path_factory.mktemp("run")
+    control, reported = Control(), list[Answer]()
+
+    def ask(event: object) -> None:
+        if event == StateChanged(state="training"):
+            control.ask(QUESTION, reported.append)
+
+    settings = tiny_config(folder, "run.name=a", "checkpoint.keep=0", "eval.every=0", "reward.normalize='running'")
+    train(settings, sinks=[Recorder(ask)], control=control)
+    return folder / "runs/a", reported
+
+
+@pytest.fixture
+def run(finished: tuple[Path, list[Answer]], tmp_path: Path) -> RunFolder:
+    """Copy the run, to be damaged."""
+    return RunFolder(shutil.copytree(finished[0], tmp_path / "a"))
+
+
+def ask(policy: SavedPolicy, question: Question = QUESTION) -> Answer:
+    return policy.answer(question, lambda: None)
+
+
+def timeless(answer: Answer) -> Answer:
+    return dataclasses.replace(answer, seconds=0.0)
+
+
+def test_each_checkpoint_answers_to_the_bit_as_the_run_did_at_that_iteration(
+    finished: tuple[Path, list[Answer]],
+) -> None:
+    folder, reported = finished
+    by_iteration = {answer.iteration: timeless(answer) for answer in reported}
+    assert {1, 2} <= set(by_iteration)
+    policy = SavedPolicy(RunFolder(folder), "step-000001", trust=trust_all)
+    assert (policy.iteration, timeless(ask(policy))) == (1, by_iteration[1])
+    policy.use("step-000002")
+    assert (policy.iteration, timeless(ask(policy))) == (2, by_iteration[2])
+    policy.use("")
+    assert policy.iteration == 3
+    policy.use("step-000001")
+    assert timeless(ask(policy)) == by_iteration[1]
+
+
+def test_a_run_without_checkpoints_answers_as_its_reference(run: RunFolder) -> None:
+    shutil.rmtree(run.checkpoints)
+    policy = SavedPolicy(run, trust=trust_all)
+    answer = ask(policy)
+    assert (policy.iteration, answer.iteration, answer.problem) == (0, 0, "")
+    for completion in answer.completions:
+        assert completion.logprobs == completion.ref_logprobs
+    reference = ask(policy, dataclasses.replace(QUESTION, writer="reference"))
+    assert reference.completions == answer.completions
+
+
+def test_the_newest_checkpoint_that_is_whole_answers(run: RunFolder) -> None:
+    (run.checkpoint(3) / "policy/adapters.safetensors").write_bytes(b"cut")
+    assert SavedPolicy(run, trust=trust_all).iteration == 2
+    with pytest.raises(
+        UsageError, match=r"has no complete checkpoint 'step-000003'; available: step-000001, step-000002$"
+    ):
+        SavedPolicy(run, "step-000003")
+
+
+def test_the_checkpoint_before_damaged_ones_answers_and_these_are_named(run: RunFolder) -> None:
+    before = timeless(ask(SavedPolicy(run, "step-000001", trust=trust_all)))
+    for number in (2, 3):
+        adapters = run.checkpoint(number) / "policy/adapters.safetensors"
+        flip(adapters, adapters.stat().st_size * 8 - 9)
+    policy = SavedPolicy(run, trust=trust_all)
+    problem = "; ".join(
+        f"checkpoint 'step-00000{number}' ignored: policy/adapters.safetensors is not what was written"
+        for number in (3, 2)
+    )
+    for _ in range(2):
+        assert timeless(ask(policy)) == dataclasses.replace(before, problem=problem)
+        policy.use("")
+    policy.use("step-000001")
+    assert timeless(ask(policy)) == before
+    shutil.rmtree(run.checkpoint(1))
+    with pytest.raises(StorageError, match=r"^no checkpoint of run 'a' can be used \(checkpoint 'step-000003' ignored"):
+        SavedPolicy(run, trust=trust_all)
+    (run.checkpoint(3) / "state.json").unlink()
+    (run.checkpoint(2) / "state.json").unlink()
+    with pytest.raises(StorageError, match=r"^no checkpoint of run 'a' can be used .*state.json is missing"):
+        SavedPolicy(run, trust=trust_all)
+
+
+def test_a_policy_answers_even_without_its_reward(run: RunFolder) -> None:
+    text = run.config.read_text()
+    run.config.write_text(text.replace("rewards.py:score", "moved.py:score"))
+    answer = ask(SavedPolicy(run, trust=trust_all))
+    assert "moved.py:score': no file" in answer.problem
+    assert len(answer.completions) == 3
+    assert all(math.isnan(completion.score) for completion in answer.completions)
+
+
+EVERY_FIELD = Question(
+    prompt=[{"role": "user", "content": "Où ? \x1b[31m \u2028"}],
+    prefix=[5, 6],
+    columns={"target": 3, "nested": {"a": [1, None]}},
+    writer="reference",
+    count=3,
+    temperature=0.5,
+    max_new_tokens=9,
+    seed=7,
+)
+
+
+@pytest.mark.parametrize("question", [EVERY_FIELD, Question(prompt="Once"), Question(prompt_tokens=[1, 2])])
+def test_a_question_survives_json(question: Question) -> None:
+    assert from_json(Question, to_json(question)) == question
+    strange = dataclasses.replace(question, columns={"path": Fraction(1, 3), "size": math.inf})
+    assert from_json(Question, to_json(strange)).columns == {"path": "1/3", "size": None}
+
+
+def test_a_non_finite_number_is_null_in_json_and_nan_when_read_back() -> None:
+    (completion,) = answered(Question(prompt="Once")).completions
+    completion = dataclasses.replace(
+        completion, score=math.nan, parts={"a": math.inf, "b": 0.5}, logprobs=[-0.25, math.nan], ref_logprobs=[-1.5, -2]
+    )
+    answer = Answer(writer="policy", iteration=3, prompt="Once", completions=[completion], seconds=1.5, problem="no")
+    values = json.loads(to_json(answer), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert values["completions"][0]["parts"] == {"a": None, "b": 0.5}
+    (back,) = from_json(Answer, json.dumps(values)).completions
+    assert math.isnan(back.score)
+    assert math.isnan(back.parts["a"])
+    assert (back.parts["b"], back.logprobs[0], back.ref_logprobs) == (0.5, -0.25, [-1.5, -2])
+    assert math.isnan(back.logprobs[1])
+    assert from_json(Answer, json.dumps(values | {"completions": []})) == dataclasses.replace(answer, completions=[])
+
+
+@pytest.mark.parametrize(
+    ("values", "reported"),
+    [
+        (None, "question: Input should be an object"),
+        ([1], "question: Input should be an object"),
+        ({"promt": "a"}, "question.promt: Unexpected keyword argument"),
+        ({"prompt": 3}, "question.prompt.str: Input should be a valid string"),
+        ({"prompt": "a", "count": "3"}, "question.count: Input should be a valid integer"),
+        ({"prompt": "a", "prefix": [1, "2"]}, "question.prefix.1: Input should be a valid integer"),
+        ({"prompt": "a", "writer": "critic"}, "question.writer: Input should be 'policy' or 'reference'"),
+        ({"prompt": [{"role": 1}]}, "question.prompt.str: Input should be a valid string"),
+        ({"prompt": "a", "temperature": "hot"}, "question.temperature: Input should be a valid number"),
+    ],
+)
+def test_anything_but_a_question_is_refused_in_one_line(values: Any, reported: str) -> None:
+    with pytest.raises(ValueError, match=r"^[^\n]+$") as refusal:
+        from_json(Question, json.dumps(values))
+    assert reported in str(refusal.value)

@@ -148,20 +148,6 @@ def test_a_change_that_came_later_in_the_run_is_not_in_a_branch_from_before(fini
     assert (at_two, at_four) == (old, 0.4)
 
 
-def test_an_interrupted_branch_resumes_as_if_it_had_not_been(parent: RunFolder) -> None:
-    first, again = (
-        BranchRequest(at=1, overrides=["ppo.kl_coef=0.3"]),
-        BranchRequest(at=1, overrides=["ppo.kl_coef=0.3"], name="b"),
-    )
-    [whole] = trained(plan_branches(parent, first))
-    whole.root.rename(whole.root.with_name("whole"))
-    shutil.move(parent.root.with_name("whole"), parent.root.parents[1] / "whole")
-    [branch] = (plan.create(plan.branches[0]) for plan in [plan_branches(parent, again)])
-    record(load_config(branch.config, {"ppo": {"iterations": 2}}), resume=branch.root)
-    record(load_config(branch.config, {"ppo": {"iterations": 4}}), resume=branch.root)
-    assert outcome(branch.root) == outcome(parent.root.parents[1] / "whole")
-
-
 def test_a_branch_that_exists_is_found_again_and_only_what_is_missing_is_new(parent: RunFolder) -> None:
     plan = plan_branches(parent, BranchRequest(at=2, overrides=["ppo.kl_coef=0.3"], control=True))
     for branch in plan.branches:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -103,21 +102,6 @@ def test_a_loaded_checkpoint_outlives_its_folder(tmp_path: Path, snapshot: Snaps
     assert same(loaded.policy, snapshot.policy)
 
 
-def test_the_state_lists_every_other_file_with_its_size_and_sha256(tmp_path: Path, snapshot: Snapshot) -> None:
-    folder = tmp_path / "step-000012"
-    save_checkpoint(folder, snapshot)
-    contents = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    state = json.loads(text := contents.pop("state.json"))
-    files = {name: {"bytes": len(c), "sha256": hashlib.sha256(c).hexdigest()} for name, c in contents.items()}
-    assert state["files"] == files
-    unsigned = text.replace(state["sha256"].encode(), b"0" * 64)
-    assert state["sha256"] == hashlib.sha256(unsigned).hexdigest(), "its own, but for the place where that stands"
-    assert len(files) == 6
-    assert set((folder / "average").iterdir()) == {
-        folder / "average" / path.name for path in (folder / "policy").iterdir()
-    }, "an adapter in mlx-lm's format, as the policy is"
-
-
 def test_a_checkpoint_replaces_an_existing_one_and_leftovers_of_killed_processes(
     tmp_path: Path, snapshot: Snapshot
 ) -> None:
@@ -139,15 +123,6 @@ def test_a_disk_that_fills_up_anywhere_leaves_nothing_half_written(
     assert [path.name for path in tmp_path.iterdir()] == ["step-000011"]
     assert str(failure.value).startswith(f"cannot write checkpoint '{tmp_path}/step-000012': ")
     assert "\n" not in str(failure.value)
-
-
-def test_a_disk_error_that_appears_only_at_sync_is_reported(
-    tmp_path: Path, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(StorageError, match="No space left on device"):
-        save_checkpoint(tmp_path / "step-000012", snapshot)
-    assert list(tmp_path.iterdir()) == []
 
 
 def full_disk(*_: Any, **__: Any) -> None:
@@ -237,15 +212,12 @@ def overwritten(folder: Path) -> None:
     file.write_bytes(b"\xff" * file.stat().st_size)
 
 
-def renamed_in(name: str, old: bytes, new: bytes) -> Callable[[Path], None]:
-    """Return a change that gives an array of the file `name` another name of the same length."""
-
-    def rename(folder: Path) -> None:
-        content = (folder / name).read_bytes()
-        assert old in content
-        (folder / name).write_bytes(content.replace(old, new, 1))
-
-    return rename
+def renamed(folder: Path) -> None:
+    """Give an array of the optimiser another name of the same length."""
+    file = folder / "optimizer/optimizer.safetensors"
+    content = file.read_bytes()
+    assert b"lora_a.m" in content
+    file.write_bytes(content.replace(b"lora_a.m", b"lora_x.m", 1))
 
 
 def with_state(**values: Any) -> Callable[[Path], None]:
@@ -260,18 +232,7 @@ def with_state(**values: Any) -> Callable[[Path], None]:
 
 CONTENTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "critic overwritten": (overwritten, ".*"),
-    "a moment under another name": (
-        renamed_in("optimizer/optimizer.safetensors", b"lora_a.m", b"lora_x.m"),
-        r"the optimiser lacks the moments \[32, 8\] of 'policy\..*lora_a'",
-    ),
-    "a side that there is not": (
-        renamed_in("optimizer/optimizer.safetensors", b'"policy.', b'"police.'),
-        "the optimiser lacks",
-    ),
-    "a weight under another name": (
-        renamed_in("policy/adapters.safetensors", b"lora_b", b"lora_x"),
-        r"the optimiser lacks the moments .*lora_x'",
-    ),
+    "a moment under another name": (renamed, r"the optimiser lacks the moments \[32, 8\] of 'policy\..*lora_a'"),
     "an iteration in words": (with_state(iteration="three"), "iteration: Input should be a valid integer"),
     "a list of rewards": (with_state(rewards=[]), "rewards: "),
     "moments in words": (with_state(rewards={"count": "a"}), "rewards.count: "),
@@ -374,26 +335,6 @@ def test_a_temporarily_unreadable_checkpoint_is_not_treated_as_damaged(
     with pytest.raises(StorageError, match=r"cannot read '.*step-000003/.*': Permission denied; check the disk and"):
         record(tiny_config(tmp_path), resume=tmp_path / "runs/a")
     assert len(checkpoints(RunFolder(tmp_path / "runs/a")).paths) == 3
-
-
-def test_a_checkpoint_that_cannot_be_replaced_stays_as_it_was(
-    tmp_path: Path, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_checkpoint(folder := tmp_path / "step-000012", snapshot)
-    before, rename = (folder / "state.json").read_bytes(), Path.rename
-
-    def refuse(path: Path, target: Path) -> Path:
-        if path.name.endswith(".tmp"):
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return rename(path, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", refuse)
-        with pytest.raises(StorageError, match="permissions"):
-            save_checkpoint(folder, snapshot._replace(tokens=1))
-    assert (folder / "state.json").read_bytes() == before
-    load_checkpoint(folder, snapshot.adapter_config)
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000012"]
 
 
 def test_a_checkpoint_that_a_killed_process_was_replacing_is_put_back(tmp_path: Path, snapshot: Snapshot) -> None:

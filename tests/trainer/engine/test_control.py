@@ -1,11 +1,8 @@
-"""A run is paused, stepped and stopped within one step of its work, and none of it changes what it computes."""
+"""A run is paused, stepped, asked and stopped within one step of its work, and none of it changes what it computes."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
+import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -13,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs_helper import Recorder, acting, outcome, record, run_hurt, tiny_config, within, workspace
-from scripted_run import Script, answered, steered
+from runs_helper import Recorder, acting, outcome, record, tiny_config, within
+from scripted_run import answered
 
-from trainer.config import Config
+from trainer.engine import answers
 from trainer.engine.control import INBOX_SECONDS, Control
 from trainer.engine.training import train
-from trainer.errors import Interrupted
+from trainer.errors import Interrupted, RewardError
 from trainer.events import (
     Alert,
     CheckpointSaved,
@@ -31,8 +28,6 @@ from trainer.events import (
     StateChanged,
 )
 from trainer.questions import DROPPED, Answer, Question, QuestionDroppedError, unanswered
-from workbench.run.threads import TrainingThread
-from workbench.system.signals import stop_on_signals
 
 PHASES = ("generate", "score", "reward", "update", "evaluate")
 
@@ -268,18 +263,6 @@ def test_a_trainer_that_takes_no_questions_says_so() -> None:
     assert replies.problems == ["this trainer takes no questions"]
 
 
-def test_an_interrupt_ends_a_session_that_is_paused() -> None:
-    session, events = TrainingThread(Config(), train=Script(steered)), list[Event]()
-    session.send("pause")
-    with stop_on_signals(session.stop, lambda: None), session:
-        while StateChanged(state="paused") not in events:
-            assert not session.finished
-            events += session.take(timeout=30)
-        os.kill(os.getpid(), signal.SIGINT)
-        assert session.result().reason == "interrupted (SIGINT)"
-    assert not any(isinstance(event, Iteration) for event in events + session.take())
-
-
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_pause_with_a_checkpoint_anywhere_changes_nothing_of_a_run(phase: str, tmp_path: Path) -> None:
     control = Control()
@@ -379,34 +362,112 @@ def test_a_run_stopped_before_its_first_iteration_keeps_its_beginning(tmp_path: 
     assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
 
 
-def hurt(tmp_path: Path, accident: str, place: str) -> subprocess.CompletedProcess[str]:
-    """Start a headless run that meets `accident` at a place of its second iteration."""
-    return run_hurt(accident, place, 2, "--config", str(workspace(tmp_path)), "--name", "a")
+QUESTIONS = {
+    "policy": Question(prompt="one", count=2, max_new_tokens=4),
+    "reference": Question(prompt="one", prefix=[65, 66], max_new_tokens=3, writer="reference", temperature=0.5),
+}
 
 
-@pytest.mark.parametrize(
-    ("number", "phase", "reason"),
-    [
-        (signal.SIGINT, "generate", "interrupted (SIGINT)"),
-        (signal.SIGTERM, "score", "terminated (SIGTERM)"),
-        (signal.SIGHUP, "update", "the terminal was closed (SIGHUP)"),
-    ],
-    ids=["SIGINT", "SIGTERM", "SIGHUP"],
-)
-def test_a_signal_ends_a_run_with_a_checkpoint_that_resumes_exactly(
-    number: signal.Signals, phase: str, reason: str, tmp_path: Path
-) -> None:
-    ended = hurt(tmp_path, number.name, phase)
-    assert ended.returncode == 130, ended.stderr
-    last = json.loads(ended.stdout.splitlines()[-1])
-    assert (last["state"], last["reason"], last["checkpoint"]) == ("stopped", reason, "checkpoints/step-000001")
-    record(tiny_config(tmp_path), resume=tmp_path / "runs/a")
-    record(tiny_config(tmp_path, "run.name=whole"))
+class Curious(Recorder):
+    """Sink that asks at every event, both writers in turn, and notes where the run was when the answer came."""
+
+    def __init__(self, control: Control) -> None:
+        super().__init__(self._ask)
+        self.control = control
+        self.asked = 0
+        self.answers: list[tuple[str, Answer]] = []
+
+    def _ask(self, event: Event) -> None:
+        self.asked += 1
+        self.control.ask(list(QUESTIONS.values())[self.asked % 2], self._note)
+
+    def _note(self, answer: Answer) -> None:
+        at = self.events[-1]
+        if isinstance(at, PhaseProgress):
+            passed = at.done / at.total
+            self.answers.append((f"{at.phase} {passed:.2f}", answer))
+        else:
+            self.answers.append((getattr(at, "state", at.kind), answer))
+
+
+@pytest.mark.parametrize("value_model", ["head", "adapter"])
+def test_questions_anywhere_change_nothing_of_a_run(value_model: str, tmp_path: Path) -> None:
+    settings = [f"model.value_model={value_model}", "optim.micro_batch_tokens=32", "ppo.minibatches=2"]
+    settings.append("reward.normalize=running")  # answers are scored, and no part of the statistics
+    control = Control()
+    recorder = Curious(control)
+
+    def pause(event: Event) -> None:
+        if within(event, "update", 2) and not paused:
+            paused.append(len(recorder.answers))
+            control.pause()
+        if event == StateChanged(state="paused"):
+            control.ask(QUESTIONS["policy"], lambda answer: control.resume())
+
+    paused: list[int] = []
+    train(tiny_config(tmp_path, "run.name=a", *settings), sinks=[recorder, Recorder(pause)], control=control)
+    record(tiny_config(tmp_path, "run.name=whole", *settings))
     assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
+    places = {place for place, answer in recorder.answers if not answer.problem}
+    for phase in ("generate", "score", "reward", "update", "evaluate", "training", "paused"):
+        assert any(place.startswith(phase) for place in places), f"none was answered in {phase}"
+    passes = {place.rpartition(" ")[2] for place in places if place.startswith("score")}
+    assert any(float(passed) <= 0.5 for passed in passes)
+    assert any(float(passed) > 0.5 for passed in passes), "none within the reference's pass"
+    assert len(recorder.answers) == recorder.asked
+    by_policy: dict[tuple[str, int], set[str]] = {}
+    for _, answer in recorder.answers:
+        for completion in answer.completions:
+            share = sum(token < 128 for token in completion.tokens) / len(completion.tokens)
+            assert completion.parts == {"rewards.py:score": share}
+        if not answer.problem:
+            written = repr(dataclasses.replace(answer, seconds=0.0))
+            by_policy.setdefault((answer.writer, answer.iteration), set()).add(written)
+    assert {key: len(kinds) for key, kinds in by_policy.items()} == dict.fromkeys(by_policy, 1), "one answer a policy"
+    assert {iteration for _, iteration in by_policy} == {0, 1, 2}
+    assert len(set.union(*(by_policy["policy", n] for n in range(3)))) == 3
 
 
-def test_a_second_interrupt_ends_the_process_at_once(tmp_path: Path) -> None:
-    ended = hurt(tmp_path, "twice", "update")
-    assert ended.returncode == 130, ended.stderr
-    assert [json.loads(line)["event"] for line in ended.stdout.splitlines()][-1] != "end"
-    assert [path.name for path in (tmp_path / "runs/a/checkpoints").iterdir()] == ["step-000001"]
+@pytest.mark.parametrize("save", [True, False], ids=["stop", "abort"])
+def test_a_run_that_should_end_does_so_within_a_token_step_of_an_answer(
+    save: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control, reported, steps = Control(), list[Answer](), 0
+    real = answers.answer
+
+    def slow(question: Question, *, progress: Callable[[], None], **how: Any) -> Answer:
+        def check() -> None:
+            nonlocal steps
+            steps += 1
+            if steps == 2:
+                (control.stop if save else control.abort)()
+            progress()
+
+        return real(question, progress=check, **how)
+
+    monkeypatch.setattr("trainer.engine.ppo.answer", slow)
+    asked: list[Event] = []
+
+    def ask(event: Event) -> None:
+        if within(event, "update", 2) and not asked:
+            asked.append(event)
+            for _ in range(3):
+                control.ask(QUESTIONS["policy"], reported.append)
+
+    recorder = Recorder(ask)
+    ended = train(tiny_config(tmp_path, "run.name=a", "checkpoint.every=0"), sinks=[recorder], control=control)
+    assert (steps, ended.state, ended.iteration) == (2, "stopped", 1)
+    assert ended.checkpoint == ("checkpoints/step-000001" if save else "")
+    assert [answer.problem for answer in reported] == ["the run ended before it was answered"] * 3
+    if save:
+        record(tiny_config(tmp_path, "checkpoint.every=0"), resume=tmp_path / "runs/a")
+        record(tiny_config(tmp_path, "run.name=whole", "checkpoint.every=0"))
+        assert outcome(tmp_path / "runs/a") == outcome(tmp_path / "runs/whole")
+
+
+def test_a_run_that_does_not_begin_replies_to_its_questions(tmp_path: Path) -> None:
+    control, reported = Control(), list[Answer]()
+    control.ask(QUESTIONS["policy"], reported.append)
+    with pytest.raises(RewardError):
+        train(tiny_config(tmp_path, "reward.sources=['gone.py:score']"), control=control)
+    assert [answer.problem for answer in reported] == ["the run ended before it was answered"]

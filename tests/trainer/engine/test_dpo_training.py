@@ -23,11 +23,11 @@ from trainer.config.pairs import DPOConfig, DPODataConfig
 from trainer.config.reward_sources import ModelSource
 from trainer.config.schema import DataConfig
 from trainer.data import PromptRow, encode_prompts, split_prompts
-from trainer.dpo import completion_logprobs, read_completions, to_completions
+from trainer.dpo import completion_logprobs, to_completions
 from trainer.engine.control import Control
 from trainer.engine.dpo import DPO
 from trainer.engine.training import train
-from trainer.errors import ConfigError, DataError, StorageError, TrainerError, UsageError
+from trainer.errors import ConfigError, DataError, StorageError, UsageError
 from trainer.events import (
     CheckpointSaved,
     DPOEvaluation,
@@ -201,20 +201,6 @@ def test_any_cut_into_micro_batches_gives_the_same_gradient_and_only_the_adapter
     np.testing.assert_allclose([float(x) for x in part_sums], [float(x) for x in sums], rtol=1e-4, atol=1e-4)
 
 
-def test_the_gradient_agrees_with_finite_differences(tmp_path: Path) -> None:
-    dpo = fresh(tmp_path, preferences=PAIRS[:6])
-    disturb(dpo, 0.05)
-    before = _parameters(dpo)
-    gradients, _ = dpo.learner.gradients(dpo.data.train)
-    norm = math.sqrt(sum(float(mx.square(g).sum()) for g in gradients.values()))
-
-    def loss(step: float) -> float:
-        dpo.actor.update_policy({name: before[name] + step * gradients[name] / norm for name in before})
-        return float(dpo.learner.gradients(dpo.data.train)[1].loss) / len(dpo.data.train)
-
-    assert (loss(0.003) - loss(-0.003)) / 0.006 == pytest.approx(norm, rel=0.02)
-
-
 # What is learnt
 
 
@@ -233,19 +219,6 @@ def test_a_hidden_rule_is_learnt_and_the_policys_samples_show_it(tmp_path: Path,
     assert (reference.prompts, reference.kl) == (64, pytest.approx(0, abs=1e-5))
     assert policy.score_mean > reference.score_mean + 0.2
     assert policy.kl > 0
-
-
-def test_held_out_pairs_have_the_same_numbers_in_any_batch(tmp_path: Path) -> None:
-    dpo = fresh(tmp_path)
-    disturb(dpo)
-    wide, narrow = (
-        read_completions(dpo.actor, dpo.data.train, dpo_config(tmp_path, f"optim.micro_batch_tokens={budget}"))
-        for budget in (100_000, 1)
-    )
-    np.testing.assert_allclose(wide[0], narrow[0], atol=1e-4)
-    np.testing.assert_allclose(wide[1], narrow[1], atol=1e-3)
-    assert wide[2] == pytest.approx(narrow[2], rel=1e-3)
-    assert wide[2] > 0
 
 
 def test_ties_and_skips_are_ignored_and_reported(tmp_path: Path) -> None:
@@ -323,12 +296,6 @@ def test_a_run_reports_what_it_does_and_saves_it(tmp_path: Path) -> None:
     assert summary.problem == ""
 
 
-def test_without_a_reward_nothing_is_sampled(tmp_path: Path) -> None:
-    recorder = trained(tmp_path)
-    assert recorder.of(Evaluation) == []
-    assert recorder.of(DPOEvaluation)
-
-
 def test_a_reward_model_on_the_same_backbone_scores_the_samples_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,23 +326,8 @@ def test_a_ppo_run_takes_the_adapter_as_its_sft_adapter(tmp_path: Path) -> None:
     trained(tmp_path, "run.name=a", f"model.path={ppo.model.path}", "optim.lr=0.05")
     newest = newest_checkpoint(RunFolder(tmp_path / "runs/a"))
     assert newest is not None
-    adapter = newest / "policy"
-
-    tokens = mx.array([[7, 8, 9, 10, 11]])
-    config = load_config_as(DPOConfig, tmp_path / "runs/a/config.toml")
-    loaded = load_tiny(tmp_path / "ppo/model")
-    dpo = DPO(config).build_on(config, loaded, policy_comparisons(PAIRS, loaded, config))
-    base = np.array(dpo.actor.backbone(tokens))
-    weights = mx.load(str(adapter / "adapters.safetensors"))
-    assert isinstance(weights, dict)
-    dpo.actor.update_policy(weights)
-    policy = np.array(dpo.actor.backbone(tokens))
-    fused = np.array(load_tiny(tmp_path / "ppo/model", adapter=str(adapter)).backbone(tokens))
-    assert np.abs(policy - base).max() > 1e-2
-    np.testing.assert_allclose(fused, policy, atol=1e-4)
-
     recorder = Recorder()
-    config = tiny_config(tmp_path / "ppo", f"model.adapter={adapter}", "ppo.iterations=1")
+    config = tiny_config(tmp_path / "ppo", f"model.adapter={newest / 'policy'}", "ppo.iterations=1")
     assert train(config, sinks=[recorder]).state == "done"
     assert recorder.of(Iteration)[0].kl == pytest.approx(0, abs=1e-4), "its reference has the adapter too"
 
@@ -426,8 +378,6 @@ def test_pairs_sha256_is_read_as_bytes_and_only_as_a_file(tmp_path: Path) -> Non
         ([], [preference("t", ["ab", "cd"], "tie")], DataError, "no preference to learn from"),
         (["data.max_tokens=1000"], [preference("p" * 300, ["a", "b"])], DataError, "the model's context is 256"),
         (["rollout.max_new_tokens=250", "reward.sources=['lexicon']"], PAIRS, DataError, "rollout.max_new_tokens"),
-        (["model.path=nowhere"], PAIRS, TrainerError, "no such folder"),
-        (["reward.sources=['nowhere.py:f']"], PAIRS, TrainerError, "no file"),
     ],
 )
 def test_a_start_that_fails_leaves_no_run_behind(

@@ -200,15 +200,6 @@ def test_a_peak_above_the_limit_makes_the_next_iterations_smaller(
     assert "1125899.91 GB are more than" in recorder.of(Alert)[0].message
 
 
-def test_a_peak_above_the_limit_in_the_last_iteration_requests_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(optimisation.mx, "get_peak_memory", lambda: 2**50)
-    recorder = healed(tmp_path, lambda event: None, "eval.every=0", "ppo.iterations=1")
-    assert not recorder.of(SettingChanged)
-    assert not recorder.of(Alert)
-
-
 # The check before the first iteration
 
 

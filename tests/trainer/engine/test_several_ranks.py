@@ -1,7 +1,8 @@
-"""PPO on several ranks gives what one gives, and ends on all of them when one is lost."""
+"""Several ranks learn what one learns, by PPO and from preferences, and end on all of them when one is lost."""
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,35 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from dpo_helper import dpo_config
+from preference_samples import labelled, reward_config
 from ranks_helper import ROUNDING, Ended, ended, hurt, largest_difference, run_ranks, started, wait_for
 from runs_helper import comparable, newest_checkpoint, outcome, record, tiny_config, workspace
 
-from trainer.distributed.ranks import HUNG
+from trainer.config import AnyConfig
+from trainer.config.loading import config_text
+from trainer.distributed.ranks import HUNG, Ranks
 from trainer.engine.inbox import send
-from trainer.events import Alert, Evaluation, Event, Iteration, RunEnded, SettingChanged
+from trainer.engine.trainable import check_shares
+from trainer.engine.training import train
+from trainer.errors import UsageError
+from trainer.events import (
+    Alert,
+    DPOEvaluation,
+    Evaluation,
+    Event,
+    Iteration,
+    RewardModelEvaluation,
+    RewardModelStep,
+    RunEnded,
+    SettingChanged,
+)
+from trainer.reward_model.predictions import HELD_OUT, read_predictions
 from trainer.runs.folder import RunFolder
 from trainer.runs.journal import read_journal
 from trainer.runs.samples import read_samples
 
+MEASURED = (Iteration, RewardModelStep, RewardModelEvaluation, DPOEvaluation, Evaluation)
 SETTINGS = ("rollout.batch_size=8", "rollout.samples_per_prompt=2")
 PREFIXES = ("ppo.prefix_scores=2", "ppo.kl_in=loss", "ppo.kl_estimator=full")
 GRPO = ("eval.prompts=1", "ppo.estimator=grpo", "ppo.kl_in=loss", "ppo.kl_estimator=k3", "optim.micro_batch_tokens=40")
@@ -37,14 +57,16 @@ def events_of(folder: Path, name: str) -> list[Event]:
 def measured(folder: Path, name: str) -> dict[str, Any]:
     """Return what a run has measured and learned, as plain values."""
     run = RunFolder(folder / "runs" / name)
-    events = [comparable(event) for event in events_of(folder, name) if isinstance(event, Iteration | Evaluation)]
+    events = [comparable(event) for event in events_of(folder, name) if isinstance(event, MEASURED)]
     newest = newest_checkpoint(run)
     assert newest is not None
     weights = [mx.load(str(path)) for path in sorted(newest.rglob("*.safetensors"))]
+    pairs = read_predictions(run.root / HELD_OUT).pairs if (run.root / HELD_OUT).exists() else []
     return {
         "events": [{key: value for key, value in event.items() if key != "ranks"} for event in events],
         "samples": [read_samples(path).to_pylist() for path in sorted(run.samples.glob("*.parquet"))],
         "weights": [{key: np.array(array).tolist() for key, array in tree.items()} for tree in weights],
+        "held out": [[pair.chosen_reward, pair.rejected_reward] for pair in pairs],
     }
 
 
@@ -178,3 +200,56 @@ def test_requests_reach_all_ranks_at_the_same_iteration(tmp_path: Path) -> None:
     assert [result.code for result in results] == [130, 0], results
     end = next(event for event in events_of(tmp_path, "steered") if isinstance(event, RunEnded))
     assert end.state == "stopped"
+
+
+COMMANDS = {"reward-model": ["reward-model", "train"], "dpo": ["dpo", "--trust-code"]}
+# Steps of 8, 8 and 1 comparisons: the last one has fewer than there are ranks.
+STEPS = ("train.batch_size=8", "train.epochs=3", "data.eval_fraction=0.3", "eval.every=1")
+
+
+def configured(kind: str, folder: Path, name: str, *settings: str) -> AnyConfig:
+    """Return the configuration of a small run on 24 pairs in a file, in a workspace made in `folder` if missing."""
+    pairs = folder / "pairs.jsonl"
+    if not pairs.exists():
+        rows = []
+        for one in labelled(24):
+            texts = one.comparison.completions
+            chosen, rejected = texts if one.judgement.choice == "a" else texts[::-1]
+            rows.append({"prompt": one.comparison.prompt, "chosen": chosen, "rejected": rejected})
+        pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = (f"run.name={name}", f"data.preferences={pairs}", *STEPS, *settings)
+    if kind == "dpo":
+        return dpo_config(folder, f"reward.sources=['{folder / 'rewards.py'}:likes']", *settings)
+    # It learns too fast, so that it stops early.
+    return reward_config(folder, "optim.lr=0.05", "train.patience=2", *settings)
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_two_ranks_learn_from_preferences_what_one_learns(kind: str, tmp_path: Path) -> None:
+    toml = tmp_path / "several.toml"
+    toml.write_text(config_text(configured(kind, tmp_path, "several")))
+    command = ["-m", "workbench", *COMMANDS[kind], "--display", "json", "--config", str(toml)]
+    with started(tmp_path, [command] * 2) as processes:
+        results = ended(tmp_path, processes)
+    assert [result.code for result in results] == [0, 0], results
+    assert (results[1].out, results[1].err) == ("", ""), "only the first rank reports"
+    train(configured(kind, tmp_path, "one"))
+    assert largest_difference(measured(tmp_path, "several"), measured(tmp_path, "one")) < 1e-5
+    events = events_of(tmp_path, "several")
+    if kind == "dpo":
+        assert any(isinstance(event, Evaluation) for event in events), "samples are scored too"
+        return
+    steps = [event for event in events if isinstance(event, RewardModelStep)]
+    assert [step.comparisons for step in steps[:4]] == [8, 8, 1, 8]
+    assert all(len(step.ranks) == 2 and step.ranks[1]["sent"] > 0 for step in steps)
+    end = next(event for event in events if isinstance(event, RunEnded))
+    assert end.reason == "held-out log-loss did not improve in 2 evaluations"
+
+
+def test_a_step_of_fewer_comparisons_than_ranks_is_refused(tmp_path: Path) -> None:
+    config = configured("reward-model", tmp_path, "small", "train.batch_size=2")
+    ranks = Ranks()
+    check_shares(config, ranks)
+    ranks.size = 3
+    with pytest.raises(UsageError, match=r"2 comparisons \(train.batch_size\) is too small for 3 ranks"):
+        check_shares(config, ranks)

@@ -1,4 +1,4 @@
-"""A critic that begins as a reward model: its value of a state is that model's score of the tokens so far."""
+"""Policy and critic that begin as something trained before: an adapter, of any trainer, and a reward model."""
 
 from __future__ import annotations
 
@@ -11,43 +11,105 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from reward_model_runs import reward_workspace, train_tiny
-from runs_helper import comparable, newest_checkpoint, record, tiny_config, workspace
+from runs_helper import comparable, newest_checkpoint, record, tiny_config
 from tiny import make_checkpoint
 
 from trainer.arrays import pad
 from trainer.config import load_config
 from trainer.config.schema import ModelConfig
-from trainer.engine.initial import check_init, init_value_model
+from trainer.engine.initial import check_init, init_policy, init_value_model
 from trainer.errors import ModelError
 from trainer.events import Iteration, RunStarted
 from trainer.models.actor_critic import ActorCriticLLM
+from trainer.models.adapters import read_adapter_config
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.models.peft_adapters import write_peft
+from trainer.policy_checkpoint import load_checkpoint
 from trainer.reward_model.loaded import load_reward_model
 from trainer.rewards.model_reward import ClassifierModel
 from trainer.runs.checkpoint_files import checkpoints, prune_checkpoints, write_state
 from trainer.runs.folder import RunFolder
 
-SEQUENCES = [[72, 101, 108, 108, 111], [1, 2], [256, 5, 6, 7, 8, 9, 10, 11], [50, 256, 256]]
+TOKENS = mx.array([[72, 101, 108, 108, 111], [1, 2, 3, 4, 5]])
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a workspace with a reward model in runs/rm."""
+    """Make a reward model, rm, and a run, a, whose policy has moved, and in peft its policy as a PEFT adapter."""
     folder = tmp_path_factory.mktemp("made")
     reward_workspace(folder)
+    record(tiny_config(folder, "run.name=a", "optim.policy_lr=0.05"))
+    arrays = {name: array * (4.0 if name.endswith("lora_b") else 1.0) for name, array in trained(folder).items()}
+    given: dict[str, Any] = {"family": "llama", "rank": 8, "scale": 5.0, "base": str(folder / "model")}
+    write_peft(folder / "peft", arrays, **given)
     return folder
 
 
-@pytest.fixture(scope="module")
-def others(made: Path) -> dict[str, Path]:
-    """Return reward models whose adapters differ from the default."""
-    overrides = {
-        "lora_rank": "model.lora_rank=2",
-        "lora_targets": 'model.lora_targets=["q_proj", "up_proj"]',
-        "lora_layers": "model.lora_layers=1",
-    }
-    return {name: train_tiny(made, name, text) for name, text in overrides.items()}
+def policy_folder(made: Path) -> Path:
+    path = newest_checkpoint(RunFolder(made / "runs" / "a"))
+    assert path is not None
+    return path / "policy"
+
+
+def trained(made: Path) -> dict[str, mx.array]:
+    """Return the policy's arrays after the run a."""
+    folder = policy_folder(made).parent
+    return load_checkpoint(folder, read_adapter_config(folder / "policy")).policy
+
+
+def policy_begun(made: Path, adapter: Path, **settings: Any) -> ActorCriticLLM:
+    config = ModelConfig.model_validate({"path": str(made / "model"), "policy_init": str(adapter)} | settings)
+    check_init(config)
+    actor = ActorCriticLLM(load_backbone(config).backbone, config, key=mx.random.key(3))
+    init_policy(actor, config)
+    return actor
+
+
+@pytest.mark.parametrize("scale", [5.0, 20.0])
+@pytest.mark.parametrize("kind", ["mlx-lm", "peft"])
+def test_the_policy_is_the_adapters_and_the_reference_is_the_models(made: Path, kind: str, scale: float) -> None:
+    expected = policy_begun(made, Path(), policy_init="")
+    expected.update_policy(trained(made))
+    actor = policy_begun(made, policy_folder(made) if kind == "mlx-lm" else made / "peft", lora_scale=scale)
+    np.testing.assert_allclose(actor.backbone(TOKENS), expected.backbone(TOKENS), atol=2e-5)
+    plain = load_backbone(ModelConfig(path=str(made / "model"))).backbone(TOKENS)
+    with actor.reference():
+        assert mx.array_equal(actor.backbone(TOKENS), plain)
+    assert float(mx.abs(actor.backbone(TOKENS) - plain).max()) > 0.05
+
+
+def test_a_run_goes_on_where_an_adapter_ended(made: Path) -> None:
+    began = record(tiny_config(made, "run.name=b", f"model.policy_init='{made / 'peft'}'", "optim.policy_lr=0.0"))
+    fresh = record(tiny_config(made, "run.name=c", "optim.policy_lr=0.0"))
+    kl, none = ([event.kl for event in one.events if isinstance(event, Iteration)] for one in (began, fresh))
+    assert min(map(abs, kl)) > 1e-3
+    assert max(map(abs, none)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lora_rank": 4}, r'set model\.lora_rank = 8, model\.lora_targets = \["q_proj", "v_proj"\]'),
+        ({"lora_targets": ["q_proj"]}, "another adapter than this run"),
+        ({"lora_layers": 1}, "model.lora_layers = 2"),
+    ],
+)
+def test_another_adapter_is_refused(made: Path, settings: dict[str, Any], message: str) -> None:
+    for adapter in (made / "peft", policy_folder(made)):
+        with pytest.raises(ModelError, match=message):
+            policy_begun(made, adapter, **settings)
+
+
+def test_what_is_no_adapter_of_a_policy_is_refused(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"model\.policy_init = '.*' has no adapter_config\.json: name a folder"):
+        policy_begun(made, make_checkpoint(tmp_path / "model"))
+    given: dict[str, Any] = {"family": "llama", "rank": 8, "scale": 5.0, "base": "a/b", "head": mx.ones((32,))}
+    write_peft(tmp_path / "classifier", trained(made), **given)
+    with pytest.raises(ModelError, match="is of a sequence classifier"):
+        policy_begun(made, tmp_path / "classifier")
+
+
+SEQUENCES = [[72, 101, 108, 108, 111], [1, 2], [256, 5, 6, 7, 8, 9, 10, 11], [50, 256, 256]]
 
 
 def begun(made: Path, rm: Path, **settings: Any) -> tuple[ActorCriticLLM, LoadedModel]:
@@ -78,40 +140,13 @@ def scores(rm: Path, sequences: list[list[int]]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("scale", [4.0, 20.0])
-def test_the_value_of_the_last_state_is_the_score(made: Path, scale: float) -> None:
+def test_the_value_of_every_state_is_the_score_of_the_tokens_so_far(made: Path, scale: float) -> None:
     """The reward model's own lora_scale is 4."""
     actor, _ = begun(made, made / "runs" / "rm", lora_scale=scale)
-    expected = scores(made / "runs" / "rm", SEQUENCES)
-    assert np.ptp(expected) > 0.01
-    last = np.array([row[-1] for row in values(actor, 1)])
-    np.testing.assert_allclose(last, expected, atol=1e-5)
-
-
-def test_the_value_of_every_state_is_the_score_of_the_tokens_so_far(made: Path) -> None:
-    actor, _ = begun(made, made / "runs" / "rm")
+    assert np.ptp(scores(made / "runs" / "rm", SEQUENCES)) > 0.01
     for sequence, row in zip(SEQUENCES, values(actor, 1), strict=True):
         prefixes = [sequence[: 1 + t] for t in range(len(sequence))]
         np.testing.assert_allclose(row, scores(made / "runs" / "rm", prefixes), atol=1e-5)
-
-
-def test_policy_and_reference_are_the_same_as_without_it(made: Path) -> None:
-    tokens = mx.array([[1, 2, 3, 4]])
-    found = []
-    for rm in ("", made / "runs" / "rm"):
-        actor, loaded = begun(made, Path(rm) if rm else Path(), **({} if rm else {"value_init": ""}))
-        arrays = {name: np.array(array) for name, array in actor.policy_parameters().items()}
-        found.append((arrays, np.array(loaded.backbone(tokens))))
-    for name, array in found[0][0].items():
-        np.testing.assert_array_equal(array, found[1][0][name])
-    np.testing.assert_array_equal(found[0][1], found[1][1])
-
-
-def test_a_checkpoint_works_like_its_run(made: Path) -> None:
-    checkpoint = newest_checkpoint(RunFolder(made / "runs" / "rm"))
-    assert checkpoint is not None
-    of_run, of_checkpoint = (begun(made, path)[0].value_parameters() for path in (made / "runs" / "rm", checkpoint))
-    for name, array in of_run.items():
-        assert mx.array_equal(array, of_checkpoint[name])
 
 
 def test_a_reward_model_trained_with_ties_works(made: Path, tmp_path: Path) -> None:
@@ -127,24 +162,12 @@ def test_a_reward_model_trained_with_ties_works(made: Path, tmp_path: Path) -> N
     np.testing.assert_allclose([row[-1] for row in values(actor, 1)], scores(ties, SEQUENCES), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [
-        ("lora_rank", "model.lora_rank = 2,"),
-        ("lora_targets", 'model.lora_targets = ["q_proj", "up_proj"]'),
-        ("lora_layers", "model.lora_layers = 1,"),
-    ],
-)
-def test_an_adapter_of_another_shape_is_refused_with_the_settings_to_change(
-    made: Path, others: dict[str, Path], name: str, wanted: str
-) -> None:
-    with pytest.raises(ModelError, match="has another adapter than this run") as error:
-        begun(made, others[name])
-    assert wanted in str(error.value)
-    assert "\n" not in str(error.value)
-    same = {"lora_rank": 2, "lora_targets": ["q_proj", "up_proj"], "lora_layers": 1}
-    actor, _ = begun(made, others[name], **{name: same[name]})
-    np.testing.assert_allclose([row[-1] for row in values(actor, 1)], scores(others[name], SEQUENCES), atol=1e-5)
+def test_an_adapter_of_another_shape_is_refused_with_the_settings_to_change(made: Path) -> None:
+    other = train_tiny(made, "other", "model.lora_rank=2", 'model.lora_targets=["q_proj", "up_proj"]')
+    with pytest.raises(ModelError, match=r'model.lora_rank = 2, model.lora_targets = \["q_proj", "up_proj"\]'):
+        begun(made, other)
+    actor, _ = begun(made, other, lora_rank=2, lora_targets=["q_proj", "up_proj"])
+    np.testing.assert_allclose([row[-1] for row in values(actor, 1)], scores(other, SEQUENCES), atol=1e-5)
 
 
 def test_a_reward_model_that_reads_the_mean_is_refused(made: Path) -> None:
@@ -156,17 +179,14 @@ def test_a_reward_model_that_reads_the_mean_is_refused(made: Path) -> None:
     assert str(late.value) == str(early.value)
 
 
-def test_another_backbone_is_refused(made: Path, tmp_path: Path) -> None:
+def test_another_backbone_and_a_critic_without_an_adapter_are_refused(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"set model\.value_model = 'adapter'"):
+        begun(made, made / "runs" / "rm", value_model="head")
     other = make_checkpoint(tmp_path / "other", seed=3)
     with pytest.raises(ModelError, match=f"uses another backbone: set model.path = '{made / 'model'}'"):
         begun(made, made / "runs" / "rm", path=str(other))
     with pytest.raises(ModelError, match="another backbone"):
         begun(made, made / "runs" / "rm", quantize="8-bit")
-
-
-def test_a_critic_without_an_adapter_is_refused(made: Path) -> None:
-    with pytest.raises(ModelError, match=r"set model\.value_model = 'adapter'"):
-        begun(made, made / "runs" / "rm", value_model="head")
 
 
 def test_an_incomplete_reward_model_is_refused_in_one_line(made: Path, tmp_path: Path) -> None:
@@ -196,7 +216,6 @@ def test_an_incomplete_reward_model_is_refused_in_one_line(made: Path, tmp_path:
 def test_a_run_begins_with_it_and_resumes_from_its_checkpoint_without(made: Path) -> None:
     """The critic of a resumed run comes from the checkpoint, whatever happened to the reward model since."""
     adapter = 'model.value_model="adapter"'
-    workspace(made)
     plain = record(tiny_config(made, adapter, "run.name=plain", "ppo.iterations=1")).of(Iteration)
     init = (adapter, f'model.value_init="{made / "runs" / "rm"}"', "run.name=begun")
     begun = record(tiny_config(made, *init, "ppo.iterations=1")).of(Iteration)
@@ -209,7 +228,6 @@ def test_a_run_begins_with_it_and_resumes_from_its_checkpoint_without(made: Path
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_with_it_again(made: Path) -> None:
-    workspace(made)
     init = ('model.value_model="adapter"', f'model.value_init="{made / "runs" / "rm"}"', "run.name=early")
     first = record(tiny_config(made, *init, "ppo.iterations=1")).of(Iteration)
     shutil.rmtree(made / "runs/early/checkpoints")
@@ -221,7 +239,6 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_with_it_again(
 def test_the_checkpoint_that_a_critic_begins_from_is_kept_and_a_run_with_a_checkpoint_no_longer_needs_it(
     made: Path, tmp_path: Path
 ) -> None:
-    workspace(made)
     rm = RunFolder(shutil.copytree(made / "runs/rm", tmp_path / "rm"))
     used = newest_checkpoint(rm)
     assert used is not None
@@ -244,7 +261,6 @@ def test_the_checkpoint_that_a_critic_begins_from_is_kept_and_a_run_with_a_check
 def test_the_checkpoint_is_kept_before_the_backbone_loads_and_one_that_cannot_be_kept_is_reported(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workspace(made)
     rm = RunFolder(shutil.copytree(made / "runs/rm", tmp_path / "rm"))
     used = newest_checkpoint(rm)
     assert used is not None

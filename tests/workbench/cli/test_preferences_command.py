@@ -119,28 +119,6 @@ def test_an_import_can_be_taken_back_and_made_again(capsys: pytest.CaptureFixtur
     assert [one.comparison.completions[0] for one in stored()] == ["x", "good 0", "good 1", "good 2"]
 
 
-def test_names_with_joiners_are_accepted_and_the_columns_of_agreement_line_up(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    rows = [{"prompt": f"q{n}", "chosen": "good", "rejected": "bad"} for n in range(2)]
-    names = ("علی\u200cرضا", "ana 👩\u200d💻", "田中", "Anna-Lena")
-    for number, name in enumerate(names):
-        path = write_lines(Path(f"{number}.jsonl"), *rows)
-        assert run(capsys, "import", path, "--labeller", name)[0] == 0
-    assert {one.judgement.labeller for one in stored()} == set(names)
-    _, out, _ = run(capsys, "agreement")
-    widths = dict(zip(names, (6, 6, 4, 9), strict=True))
-    table = [line for line in out if "100.0%" in line]
-    assert len(table) == 6
-    starts = set()
-    for line in table:
-        pair, _, _ = line.rpartition("  2  100.0%")
-        first, second = pair.rstrip().split(", ")
-        starts.add(widths[first] + 2 + widths[second] + len(pair) - len(pair.rstrip()))
-    assert len(starts) == 1
-    assert run(capsys, "import", path, "--labeller", "a\x1b[2Jb")[0] == 2
-
-
 def test_columns_are_named_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     Path("poll.csv").write_text("question,left,right,choice\nsky?,blue,green,b\n")
     names = ["--column", "prompt=question", "--column", "a=left", "--column", "b=right"]

@@ -299,10 +299,3 @@ def test_marked_runs_are_compared_in_any_width_and_warned_about(tmp_path: Path, 
     assert "\x1b" not in shown
     same = differences_content(read_configs(folders[:1] * 2), width).plain
     assert same.split() == ["No", "shared", "setting", "differs"]
-
-
-def test_a_file_of_a_thousand_settings_is_cut(tmp_path: Path) -> None:
-    many = "\n".join(f'k{i} = "{"x" * 100}"' for i in range(1000))
-    groups = read_configs([folder_with(tmp_path / "a", many), folder_with(tmp_path / "b", "")])
-    lines = differences_content(groups, 80).plain.splitlines()
-    assert lines[-1] == "and 900 more settings"

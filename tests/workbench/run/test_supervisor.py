@@ -155,16 +155,6 @@ def test_errors_are_reported_in_the_trainers_words_and_the_traceback_of_a_bug_wi
     assert ("Traceback" in capsys.readouterr().out) == printed
 
 
-def test_an_ended_run_is_shown_and_cannot_be_steered() -> None:
-    supervisor = Supervisor()
-    supervisor.watch(folder := make_run("past"))
-    assert supervisor.folder == folder
-    assert [len(supervisor.view.history), supervisor.view.state] == [2, "stopped"]
-    assert allowed(supervisor) == {"start", "step"}
-    with pytest.raises(UsageError, match="past"):
-        supervisor.ask("pause")
-
-
 def test_a_run_of_another_process_is_steered_by_its_inbox() -> None:
     folder = make_run("elsewhere")
     with RunFolder(folder).lock():

@@ -36,15 +36,15 @@ from workbench.opening import Opening
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.set_defaults(execute=run)
-    parser.add_argument(
-        "--labeller", metavar="NAME", help="your name (default: the last labeller in the store, else your login name)"
-    )
-    parser.add_argument("--run", metavar="RUN", help="run whose samples to judge: folder or name (default: the newest)")
-    parser.add_argument(
-        "--data",
-        metavar="SOURCE",
-        help="pairs to judge: a .jsonl, .json, .csv or .parquet file, a folder or a datasets name",
-    )
+    for option, metavar, help_text in (
+        ("--labeller", "NAME", "your name (default: the last labeller in the store, else your login name)"),
+        ("--run", "RUN", "run whose samples to judge: folder or name (default: the newest)"),
+        ("--data", "SOURCE", "pairs to judge: a .jsonl, .json, .csv or .parquet file, a folder or a datasets name"),
+        ("--model", "RUN", "reward model for uncertain (default: the newest)"),
+        ("--guidelines", "FILE", "text file, shown first and saved with the labels"),
+        ("--store", "FILE", "the store (default: preferences.db, in this folder)"),
+    ):
+        parser.add_argument(option, metavar=metavar, help=help_text)
     parser.add_argument(
         "--column",
         dest="columns",
@@ -62,17 +62,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help=f"sources of items, mixed by weight: {', '.join(QUEUES)} (default: samples of a run, pairs of --data)",
     )
-    parser.add_argument("--model", metavar="RUN", help="reward model for uncertain (default: the newest)")
     add(parser, "--dir")
-    parser.add_argument("--guidelines", metavar="FILE", help="text file, shown first and saved with the labels")
-    parser.add_argument("--store", metavar="FILE", help="the store (default: preferences.db, in this folder)")
     add(parser, "--limit", type=whole_number(0), help="number of items (default: all)")
-    parser.add_argument(
-        "--repeats",
-        metavar="SHARE",
-        type=float,
-        help=f"share of items that repeat one you labelled (default: {REPEATS})",
-    )
+    repeats = f"share of items that repeat one you labelled (default: {REPEATS})"
+    parser.add_argument("--repeats", metavar="SHARE", type=float, help=repeats)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -112,9 +112,9 @@ def open_workbench(opening: Opening) -> int:
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # by nohup; a run outlives its terminal anyway
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     log = new_log(state_dir())
-    asked = is_light(sys.stdin.fileno(), sys.stdout.fileno())
-    theme = DEFAULT_THEMES[shown >= _MANY_COLORS, asked.light is True]
-    app = WorkbenchApp(replace(opening, log=log), theme, typed=asked.typed, ascii_only=needs_ascii())
+    light, typed = is_light(sys.stdin.fileno(), sys.stdout.fileno())
+    theme = DEFAULT_THEMES[shown >= _MANY_COLORS, light is True]
+    app = WorkbenchApp(replace(opening, log=log), theme, typed=typed, ascii_only=needs_ascii())
     # Not asyncio's handlers, which end with its loop: a run may outlive the screen and still needs them.
     with handled_signals(app.handle_signal):
         with native_output_to(log):

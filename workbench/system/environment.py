@@ -13,7 +13,6 @@ import tty
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import platformdirs
 import tomli_w
@@ -66,35 +65,12 @@ def colors() -> int:
         return 16
 
 
-class Asked(NamedTuple):
-    """The terminal's answer: whether it is light (None if it does not say), and what was typed meanwhile."""
+def is_light(reader: int, writer: int) -> tuple[bool | None, bytes]:
+    """Ask the terminal at these file descriptors whether it is light, and fall back on COLORFGBG; None if unknown.
 
-    light: bool | None
-    typed: bytes
-
-
-def is_light(reader: int, writer: int) -> Asked:
-    """Ask the terminal at these file descriptors, and fall back on COLORFGBG. Typed keys are returned, not lost."""
-    answer, typed = _ask(reader, writer)
-    ground = os.environ.get("COLORFGBG", "").rpartition(";")[2]  # such as "0;15" for black on white
-    if (light := parse_color(answer)) is None and ground.isdecimal():
-        light = int(ground) in (7, 15)
-    return Asked(light, typed)
-
-
-def parse_color(answer: bytes) -> bool | None:
-    """Return whether the colour in an answer to OSC 11 is light; None without one."""
-    found = _COLOR.search(answer)
-    if found is None or found[1] is None:
-        return None
-    red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
-    return bool(0.299 * red + 0.587 * green + 0.114 * blue >= _MIDDLE)
-
-
-def _ask(reader: int, writer: int) -> tuple[bytes, bytes]:
-    """Return the terminal's answer, and what else it sent: keys."""
-    before = termios.tcgetattr(reader)
-    received = b""
+    Keys that are typed meanwhile are returned, not lost.
+    """
+    before, received = termios.tcgetattr(reader), b""
     try:
         tty.setcbreak(reader, termios.TCSANOW)  # TCSAFLUSH would drop what is typed
         os.write(writer, _QUESTION)
@@ -106,7 +82,14 @@ def _ask(reader: int, writer: int) -> tuple[bytes, bytes]:
                 received += data
     finally:
         termios.tcsetattr(reader, termios.TCSANOW, before)
-    return received, _FENCE.sub(b"", _COLOR.sub(b"", received))
+    light = None
+    ground = os.environ.get("COLORFGBG", "").rpartition(";")[2]  # such as "0;15" for black on white
+    if (found := _COLOR.search(received)) and found[1]:
+        red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
+        light = bool(0.299 * red + 0.587 * green + 0.114 * blue >= _MIDDLE)
+    elif ground.isdecimal():
+        light = int(ground) in (7, 15)
+    return light, _FENCE.sub(b"", _COLOR.sub(b"", received))
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Write the references of tests/trainer/ppo/test_trl_parity.py: what TRL's PPOTrainer computes on fixed rollouts.
+"""Write the references of tests/trainer/ppo/test_trl_ppo.py: what TRL's PPOTrainer computes on fixed rollouts.
 
 Runs in TRL's own environment (requirements-trl.txt) and imports nothing of the trainer. None of TRL's formulas is
 rewritten here: `PPOTrainer.train` itself runs, with its generation replaced by tokens from a fixed seed, and

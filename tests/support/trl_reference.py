@@ -205,7 +205,7 @@ def shaped(reference: Reference, layout: Layout) -> Experience:
     batch, ppo = reference.filled(layout, "kl", "scores", "values"), reference.ppo
     batch = batch._replace(token_scores=mx.zeros_like(batch.mask))
     batch = steps.adjust_rewards_with_kl(batch, kl_coef=ppo.kl_coef)
-    if reference.settings["whiten_rewards"]:  # unlike ours: see test_trl_differences.py
+    if reference.settings["whiten_rewards"]:  # unlike ours: see test_trl_ppo.py
         batch = batch._replace(rewards=reference.array("rewards"))
     batch = steps.compute_td_errors(batch, gamma=ppo.gamma)
     batch = steps.compute_gae_advantages(batch, gamma=ppo.gamma, lam=ppo.lam)

@@ -1,22 +1,29 @@
-"""ActorCriticLLM on three families: policy, reference and critic against the plain model, position by position."""
+"""Policy, reference and critic of one backbone; models that cannot be used, refused in one line; the hub; precision."""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import mlx.core as mx
 import mlx.nn as nn
+import mlx_lm
 import numpy as np
 import pytest
 from batches import moved
-from tiny import FAMILIES, load_tiny, make_checkpoint, make_prompts
+from huggingface_hub.utils import filter_repo_objects
+from tiny import FAMILIES, load_tiny, make_checkpoint, make_prompts, make_tokenizer
 
 from trainer.arrays import filled
 from trainer.config.schema import ModelConfig, RolloutConfig
 from trainer.errors import ModelError
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.backbone import LoadedModel
+from trainer.models.backbone import LoadedModel, cast_backbone, load_backbone, load_tokenizer, quantize_backbone
 from trainer.models.forward import Forward
 from trainer.ppo import steps
 from trainer.rollout.experience import Experience
@@ -32,7 +39,7 @@ def family(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def every_model(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp(family) / "model", family)
 
 
@@ -40,8 +47,8 @@ def all_logits(forward: Forward) -> mx.array:
     return forward.head(filled(forward.states))
 
 
-def make_actor(folder: Path, *, fresh: bool = False, **settings: Any) -> tuple[ActorCriticLLM, LoadedModel]:
-    model = load_tiny(folder)
+def make_actor(every_model: Path, *, fresh: bool = False, **settings: Any) -> tuple[ActorCriticLLM, LoadedModel]:
+    model = load_tiny(every_model)
     actor = ActorCriticLLM(model.backbone, ModelConfig(**settings), key=mx.random.key(1))
     if not fresh:
         actor.update_policy(moved(actor.policy_parameters(), seed=2, scale=0.3))
@@ -77,8 +84,10 @@ def test_logits_are_the_models_own_whether_its_head_is_tied_or_not(family: str, 
 
 
 @pytest.mark.parametrize("value_model", ["head", "adapter"])
-def test_values_are_the_head_on_the_state_before_each_token_and_after_the_last(folder: Path, value_model: str) -> None:
-    actor, model = make_actor(folder, value_model=value_model)
+def test_values_are_the_head_on_the_state_before_each_token_and_after_the_last(
+    every_model: Path, value_model: str
+) -> None:
+    actor, model = make_actor(every_model, value_model=value_model)
     ids, starts, width = sequences()
     before = filled(actor(ids, starts, width, want="values").values)
     if value_model == "head":
@@ -92,8 +101,8 @@ def test_values_are_the_head_on_the_state_before_each_token_and_after_the_last(f
     assert all(mx.abs(before[1, 3:] - after[1, 3:]) > 1e-4)
 
 
-def test_a_padded_batch_scores_as_its_rows_alone_whatever_the_padding(folder: Path) -> None:
-    actor, _ = make_actor(folder)
+def test_a_padded_batch_scores_as_its_rows_alone_whatever_the_padding(every_model: Path) -> None:
+    actor, _ = make_actor(every_model)
     ids, starts, width = sequences()
     batch, repadded = actor(ids, starts, width), actor(sequences(pad=257)[0], starts, width)
     for row, (start, count) in enumerate(LENGTHS):
@@ -106,9 +115,9 @@ def test_a_padded_batch_scores_as_its_rows_alone_whatever_the_padding(folder: Pa
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])
 def test_the_samplers_log_probs_are_the_teacher_forced_ones_at_its_temperature(
-    folder: Path, temperature: float
+    every_model: Path, temperature: float
 ) -> None:
-    actor, model = make_actor(folder)
+    actor, model = make_actor(every_model)
     batch = rollout(actor, model, temperature)
     scored = steps.add_policy_logprobs_and_values(actor, batch, temperature=temperature, micro_batch_tokens=200)
     assert scored.logprobs is not None
@@ -116,9 +125,9 @@ def test_the_samplers_log_probs_are_the_teacher_forced_ones_at_its_temperature(
     assert mx.all((batch.sampler_logprobs < 0) == (batch.mask > 0))
 
 
-def test_a_fresh_adapter_has_a_kl_of_exactly_zero_and_a_trained_one_does_not(folder: Path) -> None:
+def test_a_fresh_adapter_has_a_kl_of_exactly_zero_and_a_trained_one_does_not(every_model: Path) -> None:
     for fresh in (True, False):
-        actor, model = make_actor(folder, fresh=fresh)
+        actor, model = make_actor(every_model, fresh=fresh)
         batch = rollout(actor, model, 1.0)
         batch = steps.add_policy_logprobs_and_values(actor, batch, temperature=1.0, micro_batch_tokens=200)
         scored = steps.add_kl_to_sa_pairs(actor, batch, temperature=1.0, estimator="k1", micro_batch_tokens=200)
@@ -126,8 +135,8 @@ def test_a_fresh_adapter_has_a_kl_of_exactly_zero_and_a_trained_one_does_not(fol
         assert (mx.abs(scored.kl).max().item() == 0) == fresh
 
 
-def test_the_reference_is_the_base_model_bit_for_bit_and_the_policy_returns_after_an_error(folder: Path) -> None:
-    base, (actor, model) = load_tiny(folder).backbone, make_actor(folder)
+def test_the_reference_is_the_base_model_bit_for_bit_and_the_policy_returns_after_an_error(every_model: Path) -> None:
+    base, (actor, model) = load_tiny(every_model).backbone, make_actor(every_model)
     ids = sequences()[0]
     with actor.reference():
         assert mx.array_equal(model.backbone(ids), base(ids))
@@ -139,8 +148,8 @@ def test_the_reference_is_the_base_model_bit_for_bit_and_the_policy_returns_afte
 
 
 @pytest.mark.parametrize("change", ["missing", "extra", "another shape"])
-def test_arrays_of_another_model_are_refused_by_name(folder: Path, change: str) -> None:
-    actor, _ = make_actor(folder)
+def test_arrays_of_another_model_are_refused_by_name(every_model: Path, change: str) -> None:
+    actor, _ = make_actor(every_model)
     for update, own in (
         (actor.update_policy, actor.policy_parameters()),
         (actor.update_value, actor.value_parameters()),
@@ -153,11 +162,11 @@ def test_arrays_of_another_model_are_refused_by_name(folder: Path, change: str) 
         }[change]
         with pytest.raises(ModelError, match=r"trained on another model: '(.*)' is .*, this model has .*model\.path"):
             update(others)
-    assert actor.policy_parameters().keys() == make_actor(folder)[0].policy_parameters().keys()
+    assert actor.policy_parameters().keys() == make_actor(every_model)[0].policy_parameters().keys()
 
 
-def test_the_critics_adapter_is_independent_of_the_policys(folder: Path) -> None:
-    actor, model = make_actor(folder, value_model="adapter")
+def test_the_critics_adapter_is_independent_of_the_policys(every_model: Path) -> None:
+    actor, model = make_actor(every_model, value_model="adapter")
     ids, starts, width = sequences()
     policy, logits = actor.policy_parameters(), model.backbone(ids)
     values = actor(ids, starts, width).values
@@ -170,8 +179,10 @@ def test_the_critics_adapter_is_independent_of_the_policys(folder: Path) -> None
 
 
 @pytest.mark.parametrize("value_model", ["head", "adapter"])
-def test_only_requested_outputs_are_computed_and_an_untrained_critic_gives_zero(folder: Path, value_model: str) -> None:
-    actor, _ = make_actor(folder, fresh=True, value_model=value_model)
+def test_only_requested_outputs_are_computed_and_an_untrained_critic_gives_zero(
+    every_model: Path, value_model: str
+) -> None:
+    actor, _ = make_actor(every_model, fresh=True, value_model=value_model)
     ids, starts, width = sequences()
     assert actor(ids, starts, width, want="logits").values is None
     forward = actor(ids, starts, width, want="values")
@@ -196,8 +207,8 @@ def test_a_family_without_a_trunk_or_that_mlx_lm_cannot_compute_here_is_refused_
     assert not problem or f"mlx-lm fails on a pass over two tokens: {problem}" in str(raised.value)
 
 
-def test_a_family_that_scales_states_between_trunk_and_head_is_refused(folder: Path) -> None:
-    backbone = load_tiny(folder).backbone
+def test_a_family_that_scales_states_between_trunk_and_head_is_refused(every_model: Path) -> None:
+    backbone = load_tiny(every_model).backbone
     plain, trunk = type(backbone), type(backbone.model)
 
     class Scaled(plain):  # type: ignore[misc, valid-type]
@@ -207,3 +218,283 @@ def test_a_family_that_scales_states_between_trunk_and_head_is_refused(folder: P
     backbone.__class__ = Scaled
     with pytest.raises(ModelError, match="cannot separate its head from its trunk: alone, the head gives other logits"):
         ActorCriticLLM(backbone, ModelConfig(), key=mx.random.key(1))
+
+
+IDS = mx.array([[1, 2, 3, 250, 0, 256, 7, 8]])
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("models") / "model")
+
+
+@pytest.fixture
+def folder(llama: Path, tmp_path: Path) -> Path:
+    """Make a checkpoint to damage."""
+    return Path(shutil.copytree(llama, tmp_path / "model"))
+
+
+def load_tokenizer_first(config: ModelConfig) -> None:
+    load_backbone(config, tokenizer=load_tokenizer(config))
+
+
+def refusal(path: Path | str, load: Callable[[ModelConfig], object] = load_backbone, **settings: Any) -> str:
+    with pytest.raises(ModelError) as raised:
+        load(ModelConfig(path=str(path), **settings))
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 450
+    return str(raised.value)
+
+
+def edit(file: Path, **changes: Any) -> None:
+    """Change keys of a JSON file; None takes the key out."""
+    content = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+
+
+def cut(file: Path, share: float) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * share)])
+
+
+def config(**changes: Any) -> Callable[[Path], None]:
+    return lambda folder: edit(folder / "config.json", **changes)
+
+
+def write(name: str, content: bytes) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        (folder / name).write_bytes(content)
+
+    return damage
+
+
+def without(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def without_end(folder: Path) -> None:
+    edit(folder / "config.json", eos_token_id=None)
+    edit(folder / "tokenizer_config.json", eos_token=None)
+
+
+def pipe(name: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return damage
+
+
+def add_tokens(folder: Path, *tokens: str) -> None:
+    """Add tokens to the tokenizer without rows for them in the embedding."""
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens(list(tokens))
+    tokenizer.save_pretrained(folder)
+
+
+DEEP = b'{"model_type": "llama", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {  # what is done, what is said, the way out
+    "no config": (without("config.json"), "has no config.json", "name a folder"),
+    "config cut short": (lambda f: cut(f / "config.json", 0.5), "config.json is not JSON", "fetch the model"),
+    "config a list": (write("config.json", b"[]"), "is not a JSON object", "fetch the model"),
+    "no family": (config(model_type=None), "has no model_type", "name a folder"),
+    "unknown family": (config(model_type="nosuch"), "Model type nosuch not supported", "a family that mlx-lm supports"),
+    "a field missing": (config(hidden_size=None), "'hidden_size'", "fetch the model again, or choose"),
+    "a field of another type": (config(hidden_size="x"), "cannot be loaded", "fetch the model again"),
+    "no weights": (without("model.safetensors"), "has no model*.safetensors", "`mlx_lm.convert"),
+    "half the weights": (lambda f: cut(f / "model.safetensors", 0.5), "incomplete download", "fetch the model again"),
+    "weights no safetensors": (write("model.safetensors", b"<html>" * 90), "header", "fetch the model again"),
+    "other shapes": (config(hidden_size=64), "Expected shape (264, 64) but received shape (264, 32)", "fetch"),
+    "too few layers": (config(num_hidden_layers=3), "Missing 9 parameters: model.layers.2.", "fetch the model again"),
+    "too many layers": (config(num_hidden_layers=1), "not in model: model.layers.1.", "fetch the model again"),
+    "no tokenizer_config": (without("tokenizer_config.json"), "has no tokenizer_config.json", "name a folder"),
+    "no tokenizer": (without("tokenizer.json"), "its tokenizer cannot be loaded", "fetch the model again"),
+    "tokenizer cut short": (lambda f: cut(f / "tokenizer.json", 0.5), "tokenizer.json is not JSON", "fetch the model"),
+    "tokenizer of nothing": (write("tokenizer.json", b"{}"), "its tokenizer cannot be loaded", "fetch the model"),
+    "context in words": (config(max_position_embeddings="x"), "cannot be loaded", "fetch the model again"),
+    "settings of generation a list": (write("generation_config.json", b"[]"), "cannot be loaded", "fetch the model"),
+    "config nested deeply": (write("config.json", DEEP), "is not JSON (nested too deeply)", "fetch the model"),
+    "2^40 tokens": (config(vocab_size=2**40), "cannot be loaded (Integer value", "fetch the model again"),
+    "2^40 key heads": (config(num_key_value_heads=2**40), "cannot be loaded (Integer value", "fetch the model again"),
+    "no heads": (config(num_attention_heads=0), "cannot be loaded (integer division", "fetch the model again"),
+    "a negative size": (config(hidden_size=-32), "cannot be loaded", "fetch the model again"),
+    "no inner size": (config(intermediate_size=0), "cannot be loaded", "fetch the model again"),
+    "heads of no width": (config(num_attention_heads=99), "cannot be loaded", "fetch the model again"),
+    "a billion layers": (config(num_hidden_layers=10**9), "= 1000000000, but there are only 20 weights", "fetch"),
+    "a rotation in words": (config(rope_theta="x"), "cannot be loaded", "fetch the model again"),
+    "weights a pipe": (pipe("model.safetensors"), "model.safetensors is not a file", "fetch the model again"),
+    "index a pipe": (pipe("model.safetensors.index.json"), "index.json is not a file", "fetch the model again"),
+    "template a pipe": (pipe("chat_template.jinja"), "chat_template.jinja is not a file", "fetch the model again"),
+    "tokens without rows": (
+        lambda f: add_tokens(f, "<a>", "<b>"),
+        "its tokenizer has ids up to 265 ('<b>'), but its embedding has 264 rows",
+        "resize the embedding",
+    ),
+    "an end token without a row": (
+        lambda f: (without_end(f), edit(f / "config.json", eos_token_id=9999)),  # type: ignore[func-returns-value]
+        "its tokenizer has no end token",
+        "set eos_token_id",
+    ),
+    "no end token": (without_end, "its tokenizer has no end token", "set eos_token_id"),
+}
+
+
+@pytest.mark.parametrize("load", [load_backbone, load_tokenizer_first])
+@pytest.mark.parametrize(("damage", "said", "way_out"), DAMAGES.values(), ids=list(DAMAGES))
+def test_a_damaged_model_is_refused_in_one_line(
+    damage: Callable[[Path], None], said: str, way_out: str, load: Callable[[ModelConfig], object], folder: Path
+) -> None:
+    damage(folder)
+    message = refusal(folder, load)
+    assert str(folder) in message
+    assert said in message
+    assert way_out in message
+
+
+@pytest.mark.parametrize("load", [load_backbone, load_tokenizer])
+def test_a_marker_of_images_without_a_row_is_encoded_as_text(load: Callable[[ModelConfig], Any], folder: Path) -> None:
+    plain = load(ModelConfig(path=str(folder))).tokenizer.encode("a<image_soft_token>b")
+    add_tokens(folder, "<image_soft_token>")
+    assert make_tokenizer().encode("<image_soft_token>") == plain[1:-1]
+    assert load(ModelConfig(path=str(folder))).tokenizer.encode("a<image_soft_token>b") == plain
+
+
+def test_a_token_that_only_the_tokenizers_class_adds_is_encoded_as_text(folder: Path) -> None:
+    plain = load_tiny(folder).tokenizer.encode("a<|endoftext|>b")
+    edit(folder / "tokenizer_config.json", tokenizer_class="Qwen2Tokenizer")
+    assert load_tiny(folder).tokenizer.encode("a<|endoftext|>b") == plain
+    edit(folder / "tokenizer_config.json", pad_token="<|endoftext|>")
+    assert "ids up to 264 ('<|endoftext|>'), but its embedding has 264 rows" in refusal(folder)
+
+
+def test_a_model_loads_from_links_with_more_rows_than_tokens_and_one_end_token_of_several(
+    folder: Path, tmp_path: Path
+) -> None:
+    edit(folder / "config.json", eos_token_id=[7, 9999])
+    tokens = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+    edit(folder / "tokenizer.json", added_tokens=tokens[:2])
+    (tmp_path / "snapshot").mkdir()
+    for file in folder.iterdir():
+        (tmp_path / "snapshot" / file.name).symlink_to(file)  # as the hub keeps it
+    loaded = load_tiny(tmp_path / "snapshot")
+    assert (loaded.context, len(loaded.tokenizer.get_vocab())) == (256, 258)
+    assert loaded.tokenizer.eos_token_ids == {7, 256}, "one without a row does not count beside others"
+
+
+def test_a_path_that_is_not_a_folder_is_refused(llama: Path) -> None:
+    assert "no such folder; use 'starter'" in refusal(llama / "missing")
+    assert "no such folder; use 'starter'" in refusal("smollm")
+    assert "is a file: name the folder" in refusal(llama / "config.json")
+
+
+def test_code_that_comes_with_a_model_is_not_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = tmp_path / "ran"
+    (folder / "own.py").write_text(
+        f"open({str(ran)!r}, 'w')\nclass Own: pass\nclass Model: pass\nclass ModelArgs: pass"
+    )
+
+    def asked(prompt: str = "") -> str:
+        pytest.fail(f"a question on the terminal: {prompt}")
+
+    monkeypatch.setattr("builtins.input", asked)
+    edit(folder / "config.json", model_file="own.py")
+    assert "wants to run its own code (own.py), which is never done: choose" in refusal(folder)
+    edit(folder / "config.json", model_file=None)
+    edit(folder / "tokenizer_config.json", tokenizer_class="Own", auto_map={"AutoTokenizer": ["own.Own", "own.Own"]})
+    assert "its tokenizer cannot be loaded" in refusal(folder)
+    assert not ran.exists()
+
+
+def test_a_name_of_the_hub_is_fetched_without_code_and_at_the_revision(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[dict[str, Any]] = []
+
+    def snapshot_download(name: str, **options: Any) -> str:
+        calls.append({"name": name, **options})
+        return str(llama)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    for revision, asked in (("", None), ("v2", "v2")):
+        model = load_backbone(ModelConfig(path="someone/model", revision=revision))
+        assert model.folder == llama
+        assert (calls[-1]["name"], calls[-1]["revision"]) == ("someone/model", asked)
+    repository = ["config.json", "model-00001-of-00002.safetensors", "tokenizer.json", "model.py", "sub/x.py", "a.bin"]
+    assert list(filter_repo_objects(repository, allow_patterns=calls[0]["allow_patterns"])) == repository[:3]
+
+
+def test_a_fetched_model_is_checked_like_a_local_one_and_an_unreachable_hub_is_reported(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    message = refusal("someone/no-such-model")
+    assert message.startswith("model.path = 'someone/no-such-model' could not be fetched from the hub (")
+    assert message.endswith("check the name and the connection, or give the path of a local folder")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: str(folder))
+    edit(folder / "config.json", model_file="own.py")
+    assert "model.path = 'someone/model' wants to run its own code" in refusal("someone/model")
+    (folder / "config.json").unlink()
+    assert "model.path = 'someone/model' has no config.json" in refusal("someone/model")
+
+
+@pytest.mark.parametrize(
+    ("mode", "bits", "error"), [("affine", 4, 0.2), ("affine", 8, 0.01), ("mxfp4", 4, 0.4), ("mxfp8", 8, 0.1)]
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_quantised_model_loads_and_generates(family: str, mode: str, bits: int, error: float, tmp_path: Path) -> None:
+    plain = make_checkpoint(tmp_path / "plain", family)
+    folder = tmp_path / "quantised"
+    mlx_lm.convert(str(plain), str(folder), quantize=True, q_bits=bits, q_group_size=32, q_mode=mode)
+    model = load_tiny(folder)
+    assert model.dtype == mx.float32
+    quantised = (nn.QuantizedLinear, nn.QuantizedEmbedding)
+    assert [m for m in model.backbone.modules() if isinstance(m, quantised)] == []  # on a CPU they are slow
+    first, second = (np.array(m.backbone.model.embed_tokens.weight) for m in (model, load_tiny(plain)))
+    assert 0 < np.abs(first - second).mean() / np.abs(second).mean() < error
+    responses = generate_responses(
+        model.backbone,
+        model.tokenizer,
+        make_prompts(model.tokenizer, ["some text"] * 2),
+        RolloutConfig(max_new_tokens=4, ignore_stop=True),
+        key=mx.random.key(0),
+    )
+    assert [len(response.tokens) for response in responses] == [4, 4]
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("scales", [mx.bfloat16, mx.float16])
+def test_on_a_cpu_quantised_weights_are_exactly_what_the_file_says(bits: int, scales: mx.Dtype, llama: Path) -> None:
+    backbone = load_tiny(llama).backbone
+    backbone.set_dtype(scales)
+    quantize_backbone(backbone, bits)
+    packed = backbone.layers[0].mlp.up_proj
+    words = np.array(packed.weight)[..., None] >> np.arange(0, 32, bits, dtype=np.uint32) & (2**bits - 1)
+    groups = words.reshape(len(words), -1, 32).astype(np.float64)
+    scale, bias = (np.array(packed[name].astype(mx.float32), np.float64)[..., None] for name in ("scales", "biases"))
+    cast_backbone(backbone, "float32")
+    found = np.array(backbone.layers[0].mlp.up_proj.weight).reshape(groups.shape)
+    np.testing.assert_allclose(found, groups * scale + bias, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "dtype"),
+    [("auto", mx.float32), ("float32", mx.float32), ("bfloat16", mx.bfloat16)],
+)
+def test_weights_are_held_in_the_wanted_precision_and_auto_is_float32_on_a_cpu(
+    wanted: str, dtype: mx.Dtype, llama: Path
+) -> None:
+    model = load_tiny(llama, dtype=wanted)
+    assert model.dtype == model.backbone.layers[0].self_attn.q_proj.weight.dtype == dtype
+    np.testing.assert_allclose(
+        model.backbone(IDS).astype(mx.float32), load_tiny(llama).backbone(IDS), atol=0.3 if dtype != mx.float32 else 0
+    )
+
+
+def test_the_context_and_the_end_tokens_come_from_the_models_configuration(folder: Path) -> None:
+    assert (load_tiny(folder).context, load_tiny(folder).tokenizer.eos_token_ids) == (256, {256})
+    edit(folder / "config.json", max_position_embeddings=None, text_config={"max_position_embeddings": 99})
+    edit(folder / "config.json", eos_token_id=[7, 256])
+    assert (load_tiny(folder).context, load_tiny(folder).tokenizer.eos_token_ids) == (99, {7, 256})
+    (folder / "generation_config.json").write_text('{"eos_token_id": 9}')
+    assert load_tiny(folder).tokenizer.eos_token_ids == {9, 256}

@@ -1,14 +1,16 @@
-"""Gradients of a minibatch: those of the loss as written down, however it is cut, and of nothing frozen."""
+"""Gradients of a minibatch: those of the loss as written down, however it is cut; and the steps that follow them."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
 import reference
-from batches import LENGTHS, NAN, make_actor, moved_on, random_batch, scored, with_garbage
+from batches import LENGTHS, NAN, arrays, make_actor, moved_on, random_batch, same, scored, with_garbage
 from mlx.utils import tree_flatten
 from reference import Floats, float64
 
@@ -151,28 +153,6 @@ def test_the_value_clip_is_in_the_unit_that_is_given(actor: ActorCriticLLM, batc
     assert doubled == found[0] != found[1]
 
 
-@pytest.mark.parametrize("scale", [0.01, 10.0, 100.0, 1000.0])
-def test_the_value_loss_pulls_on_trunk_and_head_as_hard_at_every_scale_of_the_rewards(
-    actor: ActorCriticLLM, batch: Experience, scale: float
-) -> None:
-    silent_batch = batch._replace(advantages=mx.zeros_like(filled(batch.advantages)))
-    scaled = silent_batch._replace(values=scale * filled(batch.values), returns=scale * filled(batch.returns))
-    before = gradients(actor, silent_batch)[0]
-    actor.value_scale = scale  # the head's multiples stay, its values grow
-    after = gradients(actor, scaled, value_unit=scale)[0]
-    actor.value_scale = None
-    for part in ("policy", "value"):
-        close(flat(after, part), flat(before, part))
-
-
-def test_a_new_scale_of_the_head_leaves_its_values_as_they_are(tmp_path: Path) -> None:
-    actor = make_actor(tmp_path / "llama")
-    before = float64(scored(actor, random_batch()).values)
-    for scale in (0.02, 500.0):
-        actor.use_value_scale(scale)
-        close(float64(scored(actor, random_batch()).values), before)
-
-
 def test_the_critic_learns_what_the_score_so_far_leaves(actor: ActorCriticLLM, batch: Experience) -> None:
     phi = mx.random.normal(batch.mask.shape, key=mx.random.key(5))
     shifted = batch._replace(prefix_values=phi, values=filled(batch.values) + phi, returns=filled(batch.returns) + phi)
@@ -248,17 +228,6 @@ def test_a_pass_gives_the_ratio_of_each_token_however_it_is_cut(
     garbage = ratios_of(actor, with_garbage(batch), objective, budget)
     np.testing.assert_allclose(garbage[:, : expected.shape[1]], expected, rtol=1e-4, atol=1e-5)
     assert not garbage[:, expected.shape[1] :].any()
-
-
-@pytest.mark.parametrize("budget", [1, 30])
-def test_ratios_without_a_step_are_those_of_a_pass_with_one(
-    actor: ActorCriticLLM, batch: Experience, budget: int
-) -> None:
-    reported: list[tuple[int, int]] = []
-    learner = Learner(actor, OptimConfig(micro_batch_tokens=budget), total_steps=1)
-    measured = learner.ratios(batch, temperature=0.7, progress=lambda *done: reported.append(done))
-    np.testing.assert_allclose(float64(measured), ratios_of(actor, batch), rtol=1e-4, atol=1e-5)
-    assert reported[-1] == (batch.size, batch.size)
 
 
 def test_a_step_of_both_has_the_ratios_of_the_actor_and_the_loss_of_the_critic(tmp_path: Path) -> None:
@@ -344,24 +313,138 @@ def test_every_trainable_leaf_gets_a_gradient_and_nothing_else_does(tmp_path: Pa
         assert mx.abs(gradient).max().item() > 0, name
 
 
-def test_the_value_head_starts_at_zero_and_so_do_its_values(tmp_path: Path) -> None:
-    actor = make_actor(tmp_path / "llama", fresh=True)
-    assert not any(mx.any(array != 0).item() for array in actor.value_parameters().values())
-    batch = scored(actor, random_batch(), kl_coef=0)
-    assert not mx.any(batch.values != 0)
-    for row, count in enumerate(COUNTS):  # so the first advantages are the scores themselves
-        assert batch.advantages[row, :count].tolist() == pytest.approx([batch.scores[row].item()] * count)
+SETTINGS = LossSettings(PPOConfig(), 1.0)
+ALL: dict[str, Any] = {"policy_lr": 1e-2, "value_lr": 1e-2}
 
 
-def test_a_run_that_ends_between_two_micro_batches_leaves_the_parameters_as_they_were(
-    actor: ActorCriticLLM, batch: Experience
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models") / "llama"
+
+
+@pytest.fixture
+def fresh_actor(folder: Path) -> ActorCriticLLM:
+    return make_actor(folder)
+
+
+def state(learner: Learner) -> dict[str, Any]:
+    """Return moments and step counts of both optimisers, as they are now."""
+    return {name: np.array(x) for name, x in tree_flatten(learner.state())}
+
+
+def learner_of(actor: ActorCriticLLM, **optim: Any) -> Learner:
+    return Learner(actor, OptimConfig(**(ALL | optim)), total_steps=10)
+
+
+# Size of a step
+
+
+@pytest.mark.parametrize("max_grad_norm", [0.01, 1e6])
+def test_gradients_are_clipped_by_their_global_norm_and_the_norm_before_is_reported(
+    fresh_actor: ActorCriticLLM, max_grad_norm: float
 ) -> None:
-    def end(done: int, total: int) -> None:
-        raise InterruptedError
+    batch = moved_on(scored(fresh_actor, random_batch()))
+    learner = learner_of(fresh_actor, max_grad_norm=max_grad_norm)
+    gradients = learner.gradients(batch, SETTINGS, "joint")[0]
+    norm = math.sqrt(sum((float64(x) ** 2).sum() for _, x in tree_flatten(gradients)))
+    step = learner.train(batch, SETTINGS, "joint").metrics
+    moments = [x for name, x in state(learner).items() if name.endswith(".m")]
+    used = math.sqrt(sum((float64(x) ** 2).sum() for x in moments)) / (1 - 0.9)
+    assert step.grad_norm == pytest.approx(norm, rel=1e-4)
+    assert used == pytest.approx(min(norm, max_grad_norm), rel=1e-3)
+    assert 0.01 < norm < 1e6
 
-    before = {**actor.policy_parameters(), **actor.value_parameters()}
-    learner = Learner(actor, OptimConfig(micro_batch_tokens=1), total_steps=1)
-    with pytest.raises(InterruptedError):
-        learner.gradients(batch, LossSettings(PPO, 1.0), "joint", end)
-    after = {**actor.policy_parameters(), **actor.value_parameters()}
-    assert all(after[name] is array for name, array in before.items())
+
+def test_two_steps_are_those_of_adam_with_bias_correction_and_decoupled_decay(fresh_actor: ActorCriticLLM) -> None:
+    settings: dict[str, Any] = {"beta1": 0.8, "beta2": 0.95, "eps": 1e-5}
+    learner = learner_of(fresh_actor, weight_decay=0.1, max_grad_norm=1e6, policy_lr=0.01, value_lr=0.03, **settings)
+    batch, before, gradients = moved_on(scored(fresh_actor, random_batch())), arrays(fresh_actor), []
+    for _ in range(2):
+        both = learner.gradients(batch, SETTINGS, "joint")[0]
+        gradients.append({f"{part}.{name}": float64(x) for part, tree in both.items() for name, x in tree.items()})
+        learner.train(batch, SETTINGS, "joint")
+    for name, after in arrays(fresh_actor).items():
+        lr = 0.01 if name.startswith("policy") else 0.03
+        expected = reference.adamw(float64(before[name]), [g[name] for g in gradients], lr=lr, decay=0.1, **settings)
+        np.testing.assert_allclose(float64(after), expected, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("objective", ["policy", "value"])
+def test_a_critic_with_its_own_adapter_and_the_policy_leave_each_other_alone(
+    folder: Path, objective: Objective
+) -> None:
+    actor = make_actor(folder, value_model="adapter")
+    frozen = arrays(actor, "backbone")
+    batch, before, learner = scored(actor, random_batch()), arrays(actor), learner_of(actor)
+    assert learner.train(batch, SETTINGS, objective).metrics.outcome == "taken"
+    changed = {name for name, x in arrays(actor).items() if not np.array_equal(x, before[name])}
+    assert changed == set(arrays(actor, objective))
+    assert same(arrays(actor, "backbone"), frozen)
+
+
+def test_a_joint_step_changes_adapter_and_head_and_no_weight_of_the_backbone(fresh_actor: ActorCriticLLM) -> None:
+    before, frozen = arrays(fresh_actor), arrays(fresh_actor, "backbone")
+    learner_of(fresh_actor).train(scored(fresh_actor, random_batch()), SETTINGS, "joint")
+    assert not any(np.array_equal(x, before[name]) for name, x in arrays(fresh_actor).items())
+    assert same(arrays(fresh_actor, "backbone"), frozen)
+
+
+# Steps that are not taken
+
+
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        ("advantages", math.nan),
+        ("advantages", math.inf),
+        ("returns", math.nan),
+        ("returns", math.inf),
+        ("logprobs", math.nan),
+        ("logprobs", -1e4),  # a ratio of exp(1e4)
+    ],
+)
+def test_a_step_that_is_not_finite_is_skipped_and_changes_nothing(
+    fresh_actor: ActorCriticLLM, field: str, bad: float
+) -> None:
+    learner, batch = learner_of(fresh_actor), moved_on(scored(fresh_actor, random_batch()))
+    assert learner.train(batch, SETTINGS, "joint").metrics.outcome == "taken"  # so that there are moments to spoil
+    before, moments = arrays(fresh_actor), state(learner)
+    spoiled = mx.array(getattr(batch, field))
+    spoiled[0, 1] = bad
+    assert learner.train(batch._replace(**{field: spoiled}), SETTINGS, "joint").metrics.outcome != "taken"
+    assert same(arrays(fresh_actor), before)
+    assert same(state(learner), moments)
+
+
+@pytest.mark.parametrize(
+    ("field", "bad", "outcome"),
+    [
+        ("returns", math.nan, "not_finite"),  # of the critic alone
+        ("advantages", math.nan, "not_finite"),  # of the actor alone
+        ("logprobs", -30.0, "ratio_spike"),
+    ],
+)
+def test_an_actor_and_a_critic_apart_take_their_step_together_or_not_at_all(
+    folder: Path, field: str, bad: float, outcome: str
+) -> None:
+    actor = make_actor(folder, value_model="adapter")
+    learner, batch = learner_of(actor), scored(actor, random_batch())
+    before, moments = arrays(actor), state(learner)
+    spoiled = mx.array(getattr(batch, field))
+    spoiled[0, 1] = bad
+    step = learner.train(batch._replace(**{field: spoiled}), SETTINGS, "policy", "value")
+    assert step.metrics.outcome == outcome
+    assert same(arrays(actor), before)
+    assert same(state(learner), moments)
+    assert learner.train(batch, SETTINGS, "policy", "value").metrics.outcome == "taken"
+
+
+def test_actor_and_critic_apart_learn_in_one_step_to_the_bit_what_they_learn_in_two(folder: Path) -> None:
+    together, alone = (make_actor(folder, value_model="adapter") for _ in range(2))
+    batch = moved_on(scored(together, random_batch()))
+    learners = learner_of(together, max_grad_norm=0.01), learner_of(alone, max_grad_norm=0.01)
+    learners[0].train(batch, SETTINGS, "policy", "value")
+    for objective in ("policy", "value"):
+        learners[1].train(batch, SETTINGS, objective)
+    assert same(arrays(together), arrays(alone))
+    assert same(state(learners[0]), state(learners[1]))

@@ -1,4 +1,4 @@
-"""What one iteration passes on to the next step, and to the next iteration."""
+"""The loop of PPO, and a first step that scores the batch in the pass that it trains with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from runs_helper import Recorder, comparable, record, tiny_config
 
 from trainer.data import encode_prompts, load_prompts
-from trainer.events import Alarm, Alert, Evaluation, Event, Iteration, SamplesWritten
+from trainer.events import Alarm, Alert, Evaluation, Event, Iteration, PhaseProgress, SamplesWritten
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import load_backbone
 from trainer.policy_checkpoint import restore_snapshot, take_snapshot
@@ -37,17 +37,6 @@ def test_the_greedy_response_is_normalised_as_the_samples_are_from_the_first_ite
         assert len({row["score"] for row in rows}) > 1
         for row in rows:
             assert row["advantages"] == pytest.approx([0.0] * len(row["tokens"]), abs=1e-6)
-
-
-def test_the_greedy_response_gets_the_score_of_its_own_prompt(tmp_path: Path) -> None:
-    tiny_config(tmp_path)
-    (tmp_path / "length.py").write_text("def of_prompt(prompts, **_):\n    return [len(text) for text in prompts]\n")
-    settings = [f"reward.sources=['{tmp_path}/length.py:of_prompt']", "rollout.samples_per_prompt=2", "ppo.kl_coef=0"]
-    record(tiny_config(tmp_path, "run.name=a", 'ppo.estimator="remax"', "ppo.iterations=1", *settings))
-    rows = read_samples(RunFolder(tmp_path / "runs" / "a").samples_file(1)).to_pylist()
-    assert len({row["score"] for row in rows}) == 2
-    for row in rows:
-        assert row["advantages"] == pytest.approx([0.0] * len(row["tokens"]), abs=1e-6)
 
 
 def test_the_adaptive_coefficient_waits_for_the_policy_to_learn(tmp_path: Path) -> None:
@@ -160,17 +149,6 @@ def test_a_response_to_which_no_source_applies_is_in_no_score_and_no_step(
     assert all((each.unscored == 1) == math.isnan(each.score_mean) for each in recorder.of(Evaluation))
 
 
-def test_a_group_is_judged_by_its_scored_members(tmp_path: Path) -> None:
-    unscored_run(tmp_path, "some", "rollout.batch_size=8", "ppo.iterations=1", *GROUPS)
-    rows = rows_of(tmp_path, 1)
-    for group in (rows[:4], rows[4:]):
-        scores = [row["score"] for row in group if row["score"] is not None]
-        for row in group:
-            if row["score"] is not None and len(scores) > 1:
-                advantage = (row["score"] - np.mean(scores)) / (np.std(scores, ddof=1) + 1e-4)
-                assert row["advantages"] == pytest.approx([advantage] * len(row["tokens"]), abs=1e-4)
-
-
 @pytest.mark.parametrize("settings", [CRITIC, GROUPS, GREEDY])
 def test_a_batch_without_any_score_takes_no_step_and_says_so(tmp_path: Path, settings: tuple[str, ...]) -> None:
     recorder = unscored_run(tmp_path, "none", "rollout.batch_size=8", *settings)
@@ -186,16 +164,6 @@ def test_a_batch_without_any_score_takes_no_step_and_says_so(tmp_path: Path, set
     assert [alarm.message for alarm in recorder.of(Alarm) if alarm.code == "no_signal"] == [
         "nothing to learn from in 3 iterations: no reward source applies to any response"
     ]
-
-
-def test_a_run_with_unscored_responses_resumes_as_if_it_had_not_ended(tmp_path: Path) -> None:
-    whole, halves = tmp_path / "whole", tmp_path / "halves"
-    whole.mkdir(), halves.mkdir()
-    expected = unscored_run(whole, "some", *CRITIC).of(Iteration)
-    unscored_run(halves, "some", "ppo.iterations=1", *CRITIC)
-    config = tiny_config(halves, f'reward.sources=["{halves}/rewards.py:some"]', *CRITIC)
-    found = record(config, resume=halves / "runs/a").of(Iteration)
-    assert [comparable(each) for each in found] == [comparable(each) for each in expected[1:]]
 
 
 LOGS = """
@@ -311,3 +279,80 @@ def test_prefix_values_learn_from_the_discounted_returns_of_the_batch(
     others[0].learn(batch, 2, 1.0, bootstrap_truncated=bootstrap_truncated)
     others[1].learn(batch, 2, 0.9, bootstrap_truncated=not bootstrap_truncated)
     assert all(other.state() != expected.state() for other in others)
+
+
+PAIRS = ("rollout.samples_per_prompt=2", "ppo.iterations=2", "eval.every=0", "run.alternatives=3")
+
+
+def samples_of(folder: Path, iteration: int) -> list[dict[str, Any]]:
+    (run,) = (folder / "runs").iterdir()
+    rows: list[dict[str, Any]] = read_samples(RunFolder(run).samples_file(iteration)).to_pylist()
+    return rows
+
+
+def phases_of(recorder: Recorder, iteration: int) -> list[str]:
+    found = [event.phase for event in recorder.of(PhaseProgress) if event.iteration == iteration]
+    return list(dict.fromkeys(found))
+
+
+def close(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(close(one[name], other[name]) for name in one)
+    if isinstance(one, (list, tuple, np.ndarray)):
+        return len(one) == len(other) and all(map(close, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return bool(np.isclose(one, other, rtol=1e-4, atol=1e-5, equal_nan=True))
+    return bool(one == other)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("ppo.estimator=grpo", "ppo.kl_in=loss", "ppo.kl_estimator=k3"),
+        ("ppo.estimator=rloo", "ppo.kl_coef=0", "ppo.entropy_coef=0.01", "rollout.temperature=0.7"),
+        ("ppo.estimator=remax", "ppo.kl_in=loss", "ppo.kl_estimator=k2", "optim.micro_batch_tokens=32"),
+        ("ppo.estimator=reinforce", "ppo.kl_in=loss", "ppo.kl_estimator=k3", "ppo.importance_cap=2", "ppo.epochs=1"),
+        ("ppo.estimator=grpo", "ppo.kl_in=loss", "ppo.kl_estimator=k3", "optim.grad_checkpoint=true"),
+        ("ppo.estimator=grpo", "ppo.kl_in=loss", "ppo.kl_estimator=k3", "run.alternatives=0"),
+    ],
+)
+def test_scores_of_the_first_step_are_those_of_a_pass_of_their_own(
+    settings: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for folder, joined in ((tmp_path / "joined", True), (tmp_path / "apart", False)):
+        folder.mkdir()
+        if not joined:
+            monkeypatch.setattr(PPO, "scores_while_learning", False)
+        recorder = record(tiny_config(folder, *PAIRS, *settings))
+        assert ("score" in phases_of(recorder, 1)) != joined
+        metrics = [comparable(event) for event in recorder.of(Iteration)]
+        found.append((metrics, samples_of(folder, 1), samples_of(folder, 2)))
+    (metrics, *samples), (expected_metrics, *expected_samples) = found
+    assert len(metrics) == 2
+    assert close(metrics, expected_metrics)
+    assert close(samples, expected_samples)
+    assert all(row["ratios"][0][0] == 1.0 for row in samples[0])  # not about 1: pi_old is the same number
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("ppo.estimator=gae", "ppo.kl_in=loss", "ppo.kl_estimator=k3"),  # the advantages need the critic
+        ("ppo.estimator=rloo",),  # the rewards need the KL
+        ("ppo.estimator=rloo", "ppo.kl_coef=0", "ppo.minibatches=2"),  # the second step's policy did not write it
+    ],
+)
+def test_the_batch_is_scored_before_where_something_needs_it(settings: tuple[str, ...], tmp_path: Path) -> None:
+    recorder = record(tiny_config(tmp_path, *PAIRS, *settings))
+    assert phases_of(recorder, 1) == ["generate", "score", "reward", "update"]
+
+
+def test_a_batch_that_no_step_trains_on_is_scored_after_all(tmp_path: Path) -> None:
+    settings = (f"reward.sources=['{tmp_path}/rewards.py:constant']", "ppo.estimator=grpo", "ppo.kl_in=loss")
+    tiny_config(tmp_path)
+    recorder = record(tiny_config(tmp_path, *PAIRS, *settings, "ppo.kl_estimator=k3", "ppo.kl_coef=0"))
+    assert {alert.code for alert in recorder.of(Alert)} >= {"no_signal"}
+    assert phases_of(recorder, 1) == ["generate", "reward", "update", "score"]
+    assert all(math.isfinite(event.entropy) and event.kl == 0.0 for event in recorder.of(Iteration))
+    assert all(len(row["top_tokens"][0]) == 3 for row in samples_of(tmp_path, 1))

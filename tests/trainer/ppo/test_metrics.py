@@ -153,11 +153,6 @@ def test_samples_hold_each_sequence_cut_to_its_length(batch: Experience) -> None
     assert (row["truncated"], row["stop_reason"], rows[2]["stop_reason"]) == (True, "length", "stop")
 
 
-def test_the_kl_of_a_sample_is_k1_whatever_the_penalty_uses(batch: Experience) -> None:
-    other = batch._replace(kl=mx.square(batch.kl) / 2)
-    assert [row["kl_sum"] for row in rows_of(other)] == [row["kl_sum"] for row in rows_of(batch)]
-
-
 def test_ratios_and_alternatives_are_columns_where_there_are_any(batch: Experience) -> None:
     rows = rows_of(batch)
     names = {"ratios", "top_tokens", "top_texts", "top_logprobs", "top_ref_logprobs", "token_texts"}

@@ -1,4 +1,4 @@
-"""Each step of an iteration alone: which position scores which token, and what padding must not touch."""
+"""The steps of an iteration, and the estimators without a critic."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from batches import LENGTHS, NAN, make_actor, random_batch, scored, with_garbage
 from reference import Floats, float64
 from tiny import load_tiny, make_prompts
 
+from trainer.arrays import filled
+from trainer.config.ppo import PPOConfig
 from trainer.config.schema import ModelConfig, RolloutConfig
 from trainer.data import Prompt
 from trainer.fitting.optimisation import micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import load_backbone
 from trainer.ppo import estimators, prefix_scores, steps
+from trainer.ppo.estimators import ESTIMATORS
 from trainer.rewards import Overlong, RewardInput, Rewards, SourceScores, WeightedSource
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import generate_responses, lay_out
@@ -151,12 +154,6 @@ def test_the_kl_uses_the_chosen_estimator_and_is_0_in_the_padding(actor: ActorCr
     expected = {"k1": -log_r, "k2": log_r**2 / 2, "k3": np.expm1(log_r) - log_r, "abs": abs(log_r)}[estimator]
     np.testing.assert_allclose(reference.real(batch.kl, COUNTS), expected, atol=1e-5)
     assert not (float64(batch.kl) * (1 - float64(batch.mask))).any()
-
-
-def test_a_fresh_adapter_has_no_kl_at_all(folder: Path) -> None:
-    fresh = make_actor(folder, fresh=True)
-    batch = reference_kl(fresh, policy(fresh, random_batch()))
-    assert abs(float64(batch.kl)).max() == 0
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -355,16 +352,6 @@ def test_whitened_rewards_keep_their_mean(actor: ActorCriticLLM) -> None:
 # Advantages
 
 
-def test_advantages_and_returns_follow_from_rewards_and_values(actor: ActorCriticLLM) -> None:
-    batch = scored(actor, random_batch(), gamma=0.9, lam=0.8)
-    values = float64(batch.values)
-    deltas = reference.td_errors(float64(batch.rewards), values, COUNTS, 0.9)
-    advantages = reference.gae(deltas, COUNTS, 0.9, 0.8)
-    np.testing.assert_allclose(float64(batch.td_errors), deltas, atol=1e-5)
-    np.testing.assert_allclose(float64(batch.advantages), advantages, atol=1e-5)
-    np.testing.assert_allclose(float64(batch.returns), (advantages + values) * float64(batch.mask), atol=1e-5)
-
-
 def test_only_truncated_responses_bootstrap_and_only_when_asked(actor: ActorCriticLLM) -> None:
     batch = scored(actor, random_batch())
     plain = float64(steps.compute_td_errors(batch, gamma=0.9).td_errors)
@@ -438,6 +425,66 @@ def test_nan_in_the_padding_of_any_field_reaches_no_later_field(actor: ActorCrit
     assert np.isfinite(float64(batch.returns)).all()
 
 
-def test_a_missing_step_is_named_in_the_error() -> None:
-    with pytest.raises(ValueError, match="a step of the iteration was left out"):
-        steps.compute_td_errors(random_batch(), gamma=1)
+GREEDY = [0.3, 0.3, 0.3, -1.0, -1.0, -1.0]  # of two prompts with three samples each
+
+
+def shaped(*, shift: float = 0.0, scale: float = 1.0, seed: int = 3) -> Experience:
+    """Return a batch of two prompts with three samples each, with a reward on every token. shift: of each score."""
+    batch = random_batch()
+    draws = np.random.default_rng(seed).normal(0, 1, batch.mask.shape) * float64(batch.mask)
+    for row, count in enumerate(COUNTS):
+        draws[row, count - 1] += shift
+    rewards = mx.array(scale * draws).astype(mx.float32)
+    return batch._replace(rewards=rewards, baselines=mx.array(GREEDY))
+
+
+def estimate(name: str, batch: Experience, **settings: Any) -> Experience:
+    return ESTIMATORS[name](batch, PPOConfig(estimator=name, **settings), 3)
+
+
+def others(row: int, rows: range) -> list[int]:
+    return [other for other in rows if other != row]
+
+
+def expected(name: str, batch: Experience, gamma: float, *, group_std: bool = True) -> Floats:
+    """Compute advantages as the papers do, one sequence and token at a time."""
+    rewards = float64(batch.rewards)
+    totals = [rewards[row, :count].sum() for row, count in enumerate(COUNTS)]
+    advantages = np.zeros_like(rewards)
+    for row, count in enumerate(COUNTS):
+        prompt = range(row // 3 * 3, row // 3 * 3 + 3)
+        for t in range(count):
+            to_go = sum(gamma ** (k - t) * rewards[row, k] for k in range(t, count))
+            group = [totals[member] for member in prompt]
+            advantages[row, t] = {
+                "reinforce": to_go - np.mean([totals[other] for other in others(row, range(len(COUNTS)))]),
+                "rloo": totals[row] - np.mean([totals[other] for other in others(row, prompt)]),
+                "remax": to_go - GREEDY[row],
+                "grpo": (totals[row] - np.mean(group)) / (np.std(group, ddof=1) + 1e-4 if group_std else 1),
+            }[name]
+    return advantages
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("gamma", [1.0, 0.9])
+def test_each_estimator_is_its_formula(name: str, gamma: float) -> None:
+    batch = shaped()
+    found = estimate(name, batch, gamma=gamma)
+    np.testing.assert_allclose(float64(found.advantages), expected(name, batch, gamma), atol=1e-5)
+
+
+def test_grpo_without_the_deviation_is_its_formula() -> None:
+    batch = shaped()
+    found = estimate("grpo", batch, group_std=False)
+    np.testing.assert_allclose(float64(found.advantages), expected("grpo", batch, 1.0, group_std=False), atol=1e-5)
+    assert float64(found.advantage_scales).tolist() == [1.0] * 6
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_the_content_of_the_padding_changes_nothing(name: str) -> None:
+    batch = shaped()
+    plain = float64(estimate(name, batch).advantages)
+    spoiled = batch._replace(rewards=mx.pad(filled(batch.rewards), ((0, 0), (0, 3))))
+    wide = with_garbage(batch._replace(rewards=None), garbage=7.0)._replace(rewards=spoiled.rewards)
+    np.testing.assert_array_equal(float64(estimate(name, wide).advantages)[:, : plain.shape[1]], plain)
+    assert not float64(estimate(name, wide).advantages)[:, plain.shape[1] :].any()

@@ -13,14 +13,10 @@ from batches import LENGTHS, make_actor, random_batch, scored, with_garbage
 from reference import float64
 from tiny import make_tokenizer
 
-from trainer.config import Config
-from trainer.config.ppo import PPOConfig
-from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
-from trainer.engine.artifacts import sample_rows, settings_of
+from trainer.engine.artifacts import sample_rows
 from trainer.ppo.learner import StepMetrics
 from trainer.ppo.metrics import rollout_metrics, update_metrics
-from trainer.ppo.steps import adjust_rewards_with_kl
 from trainer.rewards import RewardResult
 from trainer.rollout.experience import Experience
 from trainer.rollout.token_texts import TokenTexts
@@ -172,19 +168,3 @@ def test_ratios_and_alternatives_are_columns_where_there_are_any(batch: Experien
             [texts.piece(token) for token in ids] for ids in row["top_tokens"].tolist()
         ]
     assert set(rows[0]) == set(sample_schema().names) - {"baseline", "advantage_scale"}  # which the critic replaces
-
-
-def test_the_settings_of_an_iteration_have_the_moments_of_its_real_tokens(batch: Experience) -> None:
-    config = Config(ppo=PPOConfig(kl_coef=0.3, whiten_rewards=True, lam=0.5), rollout=RolloutConfig(temperature=0.7))
-    whitened = adjust_rewards_with_kl(batch, kl_coef=0.3, whiten=True)
-    settings = settings_of(with_garbage(whitened), config, kl_coef=config.ppo.kl_coef)
-    rewards = -0.3 * float64(batch.kl) + float64(batch.token_scores)
-    for place, count in enumerate(COUNTS):
-        rewards[place, count - 1] += batch.scores[place].item()
-    rewards, advantages = reference.real(rewards, COUNTS), reference.real(batch.advantages, COUNTS)
-    assert (settings.reward_mean, settings.reward_std) == pytest.approx((rewards.mean(), rewards.std()), abs=1e-5)
-    assert (settings.advantage_mean, settings.advantage_std) == pytest.approx(
-        (advantages.mean(), advantages.std()), abs=1e-5
-    )
-    assert (settings.kl_coef, settings.lam, settings.whiten_rewards, settings.temperature) == (0.3, 0.5, True, 0.7)
-    assert (settings.epochs, settings.clip, settings.kl_estimator, settings.gamma) == (4, 0.2, "k1", 1.0)

@@ -279,12 +279,6 @@ def test_a_score_that_differs_in_its_last_bit_is_no_signal_and_one_that_differs_
             assert has_signal(grouped(random_batch(), mx.array(scores), 3, estimator)) is expected
 
 
-def test_rounding_noise_in_the_padding_is_not_a_signal() -> None:
-    batch = random_batch()
-    advantages = mx.where(batch.mask > 0, 0.7, mx.random.normal(batch.mask.shape))
-    assert not has_signal(batch._replace(advantages=advantages, returns=batch.mask))
-
-
 @pytest.mark.parametrize("value_model", ["head", "adapter"])
 def test_skipped_steps_are_reported_and_training_goes_on(folder: Path, value_model: Any) -> None:
     actor, events = make_actor(folder, value_model=value_model), []

@@ -637,14 +637,6 @@ def test_one_token_is_one_column_and_a_response_without_any_keeps_one() -> None:
         assert part.mask[:, 0].tolist() == [1.0 if row == 0 else 0.0 for row in rows]
 
 
-def test_alternatives_are_taken_and_cut_like_the_tokens_they_belong_to() -> None:
-    tops = mx.arange(4 * 6 * 3).reshape(4, 6, 3)
-    batch = random_batch(LENGTHS)._replace(top_tokens=tops, top_logprobs=-tops.astype(mx.float32))
-    part = batch.take([3, 0])
-    assert part.top_tokens.tolist() == tops[mx.array([3, 0]), :4].tolist()
-    assert part.top_logprobs.shape == (2, 4, 3)
-
-
 # Putting together
 
 

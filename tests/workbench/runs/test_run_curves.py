@@ -34,6 +34,7 @@ async def test_large_curves_of_the_selected_run_or_the_marked_ones_fill_a_large_
         await pilot.press("end")
         await until(pilot, lambda: rows(curves)[0].split()[:2] == ["score", "1.000"])
         assert "KL 3.00" in rows(curves)[0]
+        assert any("┤" in row for row in rows(curves)), "the y axis has numbers"
         assert rows(curves)[-1].count("└1") == 2
         assert curves.region.bottom == pane.content_region.bottom
         assert table.size.height == 5, "the heading and four runs"

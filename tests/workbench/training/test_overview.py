@@ -96,6 +96,11 @@ def test_charts_are_side_by_side_where_there_is_room_and_stacked_in_a_tall_narro
     assert not layout(44, 19, large=2, small=11, scores=False, events=0).stacked, "too low for two"
 
 
+def test_cells_grow_with_the_pane():
+    sizes = ((100, 25), (118, 24), (198, 55))
+    assert [layout(*size, large=2, small=11, scores=False, events=4).cell for size in sizes] == [1, 2, 4]
+
+
 def test_scores_are_beside_the_events_in_a_wide_pane_and_above_them_in_others():
     wide = layout(198, 55, large=2, small=11, scores=True, events=9)
     assert wide.beside

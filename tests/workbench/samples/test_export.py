@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from token_samples import SETTINGS, sample_without_critic, token_sample
 from trainer.errors import StorageError
 from trainer.files import unused
 from trainer.runs.samples import TOKEN_COLUMNS
-from workbench.run.sample_table import TokenSample
 from workbench.samples.export import export_samples, sa_pairs
 
 HOSTILE = [" `a|b`", "\\|", "<script>", "```", "\x1b[2J", "\x9b", "\u202e", "**", "[x](y)", "&amp;", "\ud800", "é", ""]
@@ -133,24 +131,6 @@ def test_a_name_that_is_taken_gets_a_number_and_the_existing_file_stays(tmp_path
     assert [path.name for path in paths] == ["a.b.md", "a.b-2.md", "a.b-3.md"]
     assert "sample 1\n" in paths[0].read_text()
     assert unused(tmp_path / "free.md") == tmp_path / "free.md"
-
-
-def test_a_sample_that_cannot_be_read_leaves_no_file(tmp_path: Path) -> None:
-    def samples() -> Iterator[TokenSample]:
-        yield token_sample()
-        raise StorageError("the second is damaged")
-
-    with pytest.raises(StorageError, match="the second is damaged"):
-        export_samples(samples(), tmp_path / "new" / "a.jsonl", markdown=False)
-    assert list((tmp_path / "new").iterdir()) == []
-
-
-def test_a_link_where_a_file_is_prepared_is_replaced_and_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "thesis").write_text("years of work")
-    (tmp_path / ".a.md.tmp").symlink_to(tmp_path / "thesis")
-    export_samples([token_sample()], tmp_path / "a.md", markdown=True)
-    assert (tmp_path / "thesis").read_text() == "years of work"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.md", "thesis"]
 
 
 def test_an_unwritable_path_is_reported_in_one_line(tmp_path: Path) -> None:

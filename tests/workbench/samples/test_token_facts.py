@@ -16,7 +16,7 @@ from token_samples import SETTINGS, explained_token, sample_row, sample_without_
 
 from trainer import maths
 from trainer.runs.folder import RunFolder
-from trainer.runs.samples import TOKEN_COLUMNS, SampleSettings, read_samples, write_samples
+from trainer.runs.samples import SampleSettings, read_samples, write_samples
 from workbench.run.sample_reader import read_token_sample
 from workbench.run.sample_table import Alternative, SampleKey, TokenSample
 from workbench.samples.token_facts import (
@@ -166,26 +166,6 @@ def test_the_clip_sees_the_whitened_advantage_and_a_batch_without_a_signal_has_n
     facts = explained_token(advantage=5.0, ratios=(1.3,), has_signal=False)
     assert facts.loss_advantage == 0
     assert not facts.passes[0].clipped
-
-
-def test_a_kl_in_the_loss_is_not_part_of_the_reward() -> None:
-    found = with_settings(token_sample(length=4), kl_in="loss", kl_estimator="k3")
-    assert [TokenFacts(found, t).raw_reward for t in range(4)] == [0.0, 0.0, 0.0, found.sequence_score]
-    assert TokenFacts(found, 0).kl_penalty is None
-
-
-def test_a_token_is_weighted_by_the_ratio_of_trainer_to_sampler() -> None:
-    found = token_sample(length=2, logprobs=[-1.0, -1.0], sampler_logprobs=[-1.3, -3.0], ratios=[[1.0]] * 2)
-    found = replace(found, settings=settings(importance_cap=2.0, epochs=1, whiten_advantages=False))
-    facts = [TokenFacts(found, t) for t in range(2)]
-    weights = maths.importance_weights(mx.array([-1.0, -1.0]), mx.array([-1.3, -3.0]), 2.0).tolist()
-    assert [one.weight for one in facts] == pytest.approx(weights)
-    for one in facts:
-        assert one.passes[0].loss is not None
-        assert one.advantage is not None
-        assert one.weight is not None
-        assert one.passes[0].loss.total == pytest.approx(-one.weight * one.advantage)
-    assert explained_token(ratios=(1.0,)).weight is None
 
 
 def test_a_loss_with_an_unknown_part_is_not_shown() -> None:
@@ -380,15 +360,3 @@ def test_a_percentage_is_right_to_its_digits(p: float) -> None:
 @given(x=st.floats(-1e9, 1e9))
 def test_an_amount_is_right_to_its_digits(x: float) -> None:
     assert float(amount(x)) == pytest.approx(abs(x), rel=0.051)
-
-
-def test_hostile_numbers_are_still_explained() -> None:
-    for value in (math.nan, math.inf, -math.inf, 1e308, -1e308):
-        sample = token_sample(length=4, **{name: [value] * 4 for name in TOKEN_COLUMNS}, ratios=[[value] * 2] * 4)
-        for estimator in ("k1", "k2", "k3", "abs", "k9"):
-            huge = {"gamma": 1e200, "lam": 1e200, "advantage_std": value, "reward_std": value}
-            odd = replace(sample, settings=replace(SETTINGS, kl_estimator=estimator, **huge))
-            for index in range(4):
-                facts = TokenFacts(odd, index)
-                assert isinstance(sentence(facts), str)
-                assert len(advantage_terms(odd, index)) == 4 - index

@@ -84,13 +84,6 @@ class BackboneConfig(Section):
     )
     memory_limit: float = setting(0.0, "Memory limit for MLX; 0 uses the device's limit.", unit="GB", ge=0)
 
-    @field_validator("dtype", mode="before")
-    @classmethod
-    def _has_range(cls, value: Any) -> Any:
-        if value == "float16":
-            raise ValueError("has too small a range for gradients; use 'bfloat16', which takes as much memory")
-        return value
-
 
 class ModelConfig(BackboneConfig):
     """[model]: the backbone and the adapters trained on it."""

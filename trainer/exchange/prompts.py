@@ -53,18 +53,16 @@ def write_prompts(folder: Path, config: Config, tokenizer: Any) -> tuple[dict[st
         if part:
             write_rows(folder / f"{name}.jsonl", [one.columns | {"prompt": one.prompt} for one in part], overwrite=True)
             contents[f"{name}.jsonl"] = f"{name.replace('-', ', ', 1)}, for TRL and OpenRLHF"
-            table = pyarrow.Table.from_pylist([_verl_row(one) for one in part])
-            pyarrow.parquet.write_table(table, folder / "verl" / f"{name}.parquet")
+            verl: list[dict[str, Any]] = [
+                {
+                    "data_source": "ppo-workbench",
+                    "prompt": [{"role": "user", "content": one.prompt}] if isinstance(one.prompt, str) else one.prompt,
+                    "ability": "",
+                    "reward_model": {"style": "model", "ground_truth": ""},
+                    "extra_info": {"index": one.index, "columns": json.dumps(one.columns)},
+                }
+                for one in part
+            ]
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(verl), folder / "verl" / f"{name}.parquet")
             contents[f"verl/{name}.parquet"] = "the same, for verl"
     return contents, warning
-
-
-def _verl_row(prompt: Prompt) -> dict[str, Any]:
-    text = prompt.prompt
-    return {
-        "data_source": "ppo-workbench",
-        "prompt": [{"role": "user", "content": text}] if isinstance(text, str) else text,
-        "ability": "",
-        "reward_model": {"style": "model", "ground_truth": ""},
-        "extra_info": {"index": prompt.index, "columns": json.dumps(prompt.columns)},
-    }

@@ -120,7 +120,7 @@ PROBLEMS = [  # assignments, and parts of the one problem that they cause
     ("data.too_long=cut", "data.too_long = 'cut': must be one of 'drop', 'truncate' or 'error'"),
     ("rollout.stop=['END','']", "rollout.stop[1] = '': must not be empty"),
     ("run.name=a/b", "run.name = 'a/b': must be letters, digits, '_', '-' and '.', and begin with neither '-' nor '.'"),
-    ("model.dtype=float16", "model.dtype = 'float16' ... use 'bfloat16'"),
+    ("model.dtype=float16", "model.dtype = 'float16': must be one of 'auto', 'float32' or 'bfloat16'"),
     # Rules between options
     ("ppo.dual_clip=0.5", "ppo.dual_clip = 0.5 would bound losses ... use a number above 1, or 0"),
     ("ppo.ratio_threshold=0.5", "ppo.ratio_threshold = 0.5 would skip every minibatch ... above 1, or 0"),

@@ -331,12 +331,6 @@ def test_the_list_of_runs_and_its_json_show_an_unknown_state(
     assert [column.text(run, 0.0) for column in COLUMNS][1] == f"● {SHOWN}"
 
 
-def test_the_list_of_runs_says_that_a_newer_version_configured_one(newer: RunFolder) -> None:
-    newer.config.write_text("schema = 99\n")
-    (run,) = list_runs(newer.root.parent)
-    assert "config.toml' was written by a newer version (schema 99" in run.problem
-
-
 def test_the_screen_and_the_headless_displays_show_unknown_states_levels_and_phases(newer: RunFolder) -> None:
     view = view_of(*RunOnDisk(newer.root).take())
     assert f"● {SHOWN}" in fitted(status_pieces(view), 200).plain

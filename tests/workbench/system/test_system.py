@@ -209,68 +209,57 @@ def assert_stopped(folder: Path, reason: str) -> None:
     assert (end.state, end.reason) == ("stopped", reason)
 
 
-class Calls:
-    """Record of what the signal handler asked for."""
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what a signal handler does: the reasons of its stops, and that it leaves."""
+    made: list[str] = []
 
-    def __init__(self) -> None:
-        self.made: list[str] = []
-
-    def stop(self, reason: str) -> None:
-        self.made.append(reason)
-
-    def restore(self) -> None:
-        self.made.append("restore")
-
-    def leave(self) -> None:
-        self.made.append("leave")
+    def leave() -> None:
+        made.append("leave")
         raise SystemExit(130)
 
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    found = Calls()
-    monkeypatch.setattr(signals, "leave_now", found.leave)
-    return found
+    monkeypatch.setattr(signals, "leave_now", leave)
+    return made
 
 
 @pytest.mark.parametrize("number", REASONS)
-def test_each_signal_asks_for_a_stop_and_names_itself(number: signal.Signals, calls: Calls) -> None:
-    with stop_on_signals(calls.stop, calls.restore):
+def test_each_signal_asks_for_a_stop_and_names_itself(number: signal.Signals, calls: list[str]) -> None:
+    with stop_on_signals(calls.append, lambda: calls.append("last")):
         signal.raise_signal(number)
-    assert len(calls.made) == 1
-    assert number.name in calls.made[0]
+    assert len(calls) == 1
+    assert number.name in calls[0]
 
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_after_any_signal_restores_the_terminal_and_leaves(first: signal.Signals, calls: Calls) -> None:
-    with stop_on_signals(calls.stop, calls.restore):
+def test_an_interrupt_after_any_signal_leaves_at_once(first: signal.Signals, calls: list[str]) -> None:
+    with stop_on_signals(calls.append, lambda: calls.append("last")):
         signal.raise_signal(first)
         with pytest.raises(SystemExit):
             signal.raise_signal(signal.SIGINT)
-    assert calls.made[1:] == ["restore", "leave"]
+    assert calls[1:] == ["last", "leave"]
 
 
-def test_signals_after_a_stop_do_not_kill_the_process_on_its_way_out(calls: Calls) -> None:
-    with stop_on_signals(calls.stop, calls.restore):
+def test_signals_after_a_stop_do_not_kill_the_process_on_its_way_out(calls: list[str]) -> None:
+    with stop_on_signals(calls.append, lambda: calls.append("last")):
         for _ in range(50):
             signal.raise_signal(signal.SIGTERM)
     for number in REASONS:
         signal.raise_signal(number)
-    assert set(calls.made) == {REASONS[signal.SIGTERM]}
+    assert set(calls) == {REASONS[signal.SIGTERM]}
 
 
-def test_handlers_are_put_back_and_ignored_signals_stay_ignored(calls: Calls) -> None:
+def test_handlers_are_put_back_and_ignored_signals_stay_ignored(calls: list[str]) -> None:
     before = signal.getsignal(signal.SIGTERM)
     hang_up = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
-        with stop_on_signals(calls.stop, calls.restore):
+        with stop_on_signals(calls.append, lambda: calls.append("last")):
             os.kill(os.getpid(), signal.SIGHUP)
             assert signal.getsignal(signal.SIGTERM) != before
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, hang_up)
     assert signal.getsignal(signal.SIGTERM) == before
-    assert calls.made == []
+    assert calls == []
 
 
 PLANTED = ("random.py", "trainer.py", "workbench.py", "pydantic.py")

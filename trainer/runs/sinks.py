@@ -8,6 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -69,7 +70,7 @@ class ProgressFile:
             return
         self._written, self._phase = now, phase
         with contextlib.suppress(OSError):
-            write_whole(self.path, json.dumps(event.as_dict()), mode=self._mode)
+            write_whole(self.path, json.dumps({"event": event.kind, **asdict(event)}), mode=self._mode)
 
     def close(self) -> None:
         """Remove the file."""

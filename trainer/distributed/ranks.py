@@ -102,7 +102,7 @@ class Ranks:
         return [ordered[place] for place in chosen if place < len(ordered)]
 
     def begin(self) -> None:
-        """Count seconds and bytes from here on."""
+        """Count seconds and bytes from here on, where the work that all do begins."""
         self.seconds, self.sent = 0.0, 0
 
     def described(self, seconds: float, memory: int) -> list[dict[str, Any]]:
@@ -291,6 +291,7 @@ class Ranks:
             self.send(do, state=plain, **values)
             self.from_first(arrays)
             self.same_state = True
+        self.begin()
         try:
             result = work()
         except (MemoryError, RuntimeError) as error:

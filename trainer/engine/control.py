@@ -150,7 +150,8 @@ class Control:
             if self._paused and not is_held:
                 is_held = True
                 self._handle("paused")
-            self._answer()
+            while self._questions:
+                self._answer(*self._questions.popleft())
             if not self._paused:
                 break
         if is_held:
@@ -173,26 +174,24 @@ class Control:
         elif self._run is not None:
             self._run.handle(request, *values)
 
-    def _answer(self) -> None:
-        """Answer waiting questions one after the other. Other requests are handled meanwhile."""
-        while self._questions:
-            question, reply, dropped = self._questions.popleft()
-            answer = unanswered(question, ENDED)
+    def _answer(self, question: Question, reply: Reply, dropped: Dropped) -> None:
+        """Answer a question. Other requests are handled meanwhile."""
+        answer = unanswered(question, ENDED)
 
-            def check(dropped: Dropped = dropped) -> None:
-                self._handle_waiting()
-                if dropped():
-                    raise QuestionDroppedError
+        def check() -> None:
+            self._handle_waiting()
+            if dropped():
+                raise QuestionDroppedError
 
-            try:
-                if dropped():
-                    answer = unanswered(question, DROPPED)
-                elif self._run is None:
-                    answer = unanswered(question, NO_ANSWERS)
-                else:
-                    answer = self._run.answer(question, check)
-            finally:
-                reply(answer)
+        try:
+            if dropped():
+                answer = unanswered(question, DROPPED)
+            elif self._run is None:
+                answer = unanswered(question, NO_ANSWERS)
+            else:
+                answer = self._run.answer(question, check)
+        finally:
+            reply(answer)
 
     def _handle_waiting(self, wait: float = 0.0) -> None:
         """Handle requests, after waiting for at most `wait` seconds. Raises Interrupted if the run is to end."""

@@ -204,7 +204,6 @@ class StepTraining(Trainable):
         number = self.number + 1
         groups = step_groups(self.data.train, number, self.config.train, self.config.run.seed)
         mx.reset_peak_memory()
-        self.ranks.begin()
         started = self.phases.clock()
         found = self.learner.train(groups, number, self.phases.start(number, "update"))
         seconds = self.phases.clock() - started

@@ -128,6 +128,7 @@ def follow(ranks: Ranks, config: AnyConfig) -> None:
         if order["state"] is not None:
             here = kind.snapshot()._replace(**order["state"])
             kind.restore(here._replace(**ranks.from_first(here.parts()[1])))
+        ranks.begin()
         getattr(kind, order["do"])()
 
     ranks.follow(work, free_memory)

@@ -128,7 +128,6 @@ class PPO:
         """Run iteration `number`, from 1: roll out, score, shape rewards, estimate advantages, learn."""
         c, ppo, phase = self.config, self.config.ppo, partial(self.phases, number)
         self.phases.begin()
-        self.ranks.begin()
         prompts = self.batch_prompts(number)
         self.rewards.use_state(TrainerState(number - 1, ppo.iterations))
 

@@ -1,4 +1,4 @@
-"""The help screen: made from the bindings of the focused pane, as remapped; searched, scrolled and closed."""
+"""The help screen and the pages, made from the bindings and docs; letters of the jump mode."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from styles_helper import styles_path
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.widgets import Input, Static
+from textual.widgets import Input, Markdown, Static
 from waiting import until
-from workbench_app import workbench
+from workbench_app import screen_text, workbench
 
-from workbench.kit.dialog import Dialog
+from workbench.kit.dialog import ConfirmScreen, Dialog
 from workbench.kit.help import (
     EVERYWHERE,
     FOCUSED,
@@ -23,9 +23,13 @@ from workbench.kit.help import (
     HelpRow,
     HelpScreen,
     about,
+    find_pages,
     help_rows,
+    pages,
 )
+from workbench.kit.jump import LETTERS, JumpScreen
 from workbench.kit.pane import Pane
+from workbench.kit.pane_strip import TopLines
 from workbench.kit.theming import ThemedApp
 
 
@@ -91,27 +95,40 @@ class Probe(ThemedApp[None]):
         HelpScreen.toggle(self)
 
 
-def by_id(rows: list[HelpRow]) -> dict[str, HelpRow]:
-    return {row.description: row for row in rows}
-
-
 def shown(app: App[None]) -> str:
     return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
 
 
-async def test_rows_are_the_panes_then_everywhere_with_the_keys_of_each() -> None:
+async def test_rows_are_the_panes_then_everywhere_with_the_keys_of_each_and_whether_they_work_now() -> None:
     async with (app := Probe()).run_test() as pilot:
-        app.query_one("#chart").focus()
-        await pilot.pause()
-        rows = help_rows(app, app.query_one(OnePane))
-        assert [row.description for row in rows if row.group == "One"] == ["log scale", "down", "nothing"]
-        assert by_id(rows)["down"] == HelpRow("One", "j ^n", "down", "The next one", True)
-        assert by_id(rows)["pause"] == HelpRow(EVERYWHERE, "space", "pause", "Hold the run", True)
-        assert "two" not in by_id(rows)
-        assert not by_id(rows)["nothing"].in_force
-        assert [row.group for row in rows] == sorted(
-            (row.group for row in rows), key=["One", EVERYWHERE, FOCUSED].index
-        )
+        one, two = app.query_one(OnePane), app.query_one(TwoPane)
+
+        async def rows_at(widget: str, pane: Pane) -> dict[str, HelpRow]:
+            app.query_one(widget).focus()
+            await pilot.pause()
+            return {row.description: row for row in help_rows(app, pane)}
+
+        rows = await rows_at("#chart", one)
+        groups = [row.group for row in rows.values()]
+        assert groups == sorted(groups, key=["One", EVERYWHERE, FOCUSED].index)
+        assert [row.description for row in rows.values() if row.group == "One"] == ["log scale", "down", "nothing"]
+        assert rows["down"] == HelpRow("One", "j ^n", "down", "The next one", True)
+        assert rows["pause"] == HelpRow(EVERYWHERE, "space", "pause", "Hold the run", True)
+        assert "two" not in rows
+        assert not rows["nothing"].in_force
+        rows = await rows_at("#other", two)
+        assert (rows["spread"].in_force, rows["pause"].in_force) == (True, False), "the pane takes over its key"
+        rows = await rows_at("#field", one)
+        assert not rows["pause"].in_force, "text is typed"
+        assert rows["help"].in_force
+        assert rows["down"].in_force, "by its other key"
+        assert not rows["log scale"].in_force, "of a widget beside the focused one"
+        assert any(row.group == FOCUSED for row in rows.values())
+        assert not any("Scroll" in name for name in rows), "what every widget binds"
+        app.set_keymap({"run.pause": "p", "one.down": "question_mark"})
+        rows = await rows_at("#chart", one)
+        assert (rows["pause"].keys, rows["pause"].in_force) == ("p", True)
+        assert (rows["down"].keys, rows["down"].in_force) == ("?", True)
 
 
 async def test_keys_and_what_they_do_are_two_columns_with_those_that_do_not_work_now_last() -> None:
@@ -137,37 +154,6 @@ async def test_the_help_of_a_dialog_is_about_the_dialog_even_while_text_is_typed
         assert "What one fills in; ^r sends it." in text
         assert text.index("What one fills in") < text.index("Sends the form") < text.index(EVERYWHERE)
         assert text.index(EVERYWHERE) < text.index(FOCUSED)
-
-
-async def test_a_key_that_a_pane_takes_over_from_the_app_applies_to_that_pane_alone() -> None:
-    async with (app := Probe()).run_test() as pilot:
-        app.query_one("#other").focus()
-        await pilot.pause()
-        rows = by_id(help_rows(app, app.query_one(TwoPane)))
-        assert (rows["spread"].in_force, rows["pause"].in_force) == (True, False)
-
-
-async def test_while_text_is_typed_the_panes_letters_are_listed_as_not_now() -> None:
-    async with (app := Probe()).run_test() as pilot:
-        app.query_one("#field").focus()
-        await pilot.pause()
-        rows = by_id(help_rows(app, app.query_one(OnePane)))
-        assert not rows["pause"].in_force
-        assert rows["help"].in_force
-        assert rows["down"].in_force  # by its other key
-        assert not rows["log scale"].in_force  # of a widget beside the focused one
-        assert any(row.group == FOCUSED for row in rows.values())
-        assert not any("Scroll" in row.description for row in rows.values())  # what every widget binds
-
-
-async def test_keys_are_shown_as_remapped() -> None:
-    async with (app := Probe()).run_test() as pilot:
-        app.set_keymap({"run.pause": "p", "one.down": "question_mark"})
-        app.query_one("#chart").focus()
-        await pilot.pause()
-        rows = by_id(help_rows(app, app.query_one(OnePane)))
-        assert (rows["pause"].keys, rows["pause"].in_force) == ("p", True)
-        assert (rows["down"].keys, rows["down"].in_force) == ("?", True)
 
 
 async def test_it_explains_the_pane_that_has_the_focus_until_a_closing_key() -> None:
@@ -225,30 +211,57 @@ async def test_typing_in_the_search_narrows_the_rows_and_takes_letters_as_text()
         assert not isinstance(app.screen, HelpScreen)
 
 
-async def test_at_60x20_every_row_can_be_scrolled_to_and_none_is_cut() -> None:
-    async with (app := Probe()).run_test(size=(60, 20)) as pilot:
-        app.query_one("#chart").focus()
-        await pilot.press("f1")
-        assert app.screen.query_one("#help-rows").region.width < 60
-        seen = shown(app)
-        body = app.screen.query_one(VerticalScroll)
-        assert body.max_scroll_y > 0
-        while body.scroll_y < body.max_scroll_y:
-            before = body.scroll_y
-            await pilot.press("pagedown")
-            assert body.scroll_y > before
-            seen += shown(app)
-        assert {row.description for row in help_rows(app, None)} >= {"close", "search"}
-        for text in ("Logarithmic axis", "Hold the run", *(f"f{n} " for n in range(2, 12))):
-            assert text in seen
-        assert sum(line.count("Go there") for line in seen.splitlines()) >= 9 * 10
-        await pilot.press("home")
-        assert body.scroll_y == 0
-
-
 async def test_enter_reads_the_page_of_the_pane_and_escape_returns_to_the_help() -> None:
     async with (app := Probe()).run_test(size=(100, 30)) as pilot:
         await pilot.press("f1", "enter")
         await until(pilot, lambda: isinstance(app.screen, DocScreen))
         await pilot.press("escape")
         assert isinstance(app.screen, HelpScreen)
+
+
+async def test_a_page_is_found_by_its_words_and_a_link_leads_to_another() -> None:
+    async with workbench() as (screen, pilot):
+        app = screen.app
+        assert {pane.DOCS for pane in screen.query(Pane)} <= {*pages()}
+        found = await find_pages(screen, "keys.toml preset")  # type: ignore[arg-type]
+        assert "workbench" in [one.name for one in found]
+        next(one for one in found if one.name == "workbench").open()
+        await until(pilot, lambda: isinstance(app.screen, DocScreen))
+        await until(pilot, lambda: "The workbench" in screen_text(app.screen))  # type: ignore[arg-type]
+        page = app.screen.query_one(Markdown)
+        page.post_message(Markdown.LinkClicked(page, "keys.md#main-screen"))
+        await until(pilot, lambda: "This page is printed by" in screen_text(app.screen))  # type: ignore[arg-type]
+        assert app.screen.query_one(VerticalScroll).scroll_y == 0
+        page.post_message(Markdown.LinkClicked(page, "../../etc/passwd"))
+        await until(pilot, lambda: "../../etc/passwd is not a page" in screen_text(app.screen))  # type: ignore[arg-type]
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is screen)
+
+
+async def test_a_letter_goes_to_its_pane_or_control_at_every_size_and_in_dialogs() -> None:
+    async with workbench() as (screen, pilot):
+        app, strip = screen.app, screen.query_one(TopLines)
+        for size, number in (((80, 24), 4), ((120, 40), 1), ((200, 60), 2)):
+            await pilot.resize_terminal(*size)
+            await pilot.press("ctrl+o")
+            await until(pilot, lambda: isinstance(app.screen, JumpScreen))
+            letters = [letter for letter in app.screen.query(".letter").results(Static) if letter.region.area]
+            assert len(letters) == len(app.screen.query(".letter")) > len(strip.places)
+            assert letters[number].region.offset == (strip.places[number][1], 0)
+            await pilot.press(LETTERS[number])
+            await until(pilot, lambda number=number: strip.current == strip.places[number][0].id)  # type: ignore[misc]
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: isinstance(app.screen, JumpScreen))
+        for key, pane in (("f4", "samples"), ("right_parenthesis", "label"), ("left_parenthesis", "samples")):
+            await pilot.press(key, "ctrl+o")
+            await until(pilot, lambda pane=pane: strip.current == pane and isinstance(app.screen, JumpScreen))  # type: ignore[misc]
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is screen)
+        app.push_screen(dialog := ConfirmScreen("Sure?"))
+        await until(pilot, lambda: app.screen is dialog and app.focused is not None)
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: isinstance(app.screen, JumpScreen))
+        await pilot.press(LETTERS[1])
+        await until(pilot, lambda: app.screen is dialog and app.focused is not None and app.focused.id == "yes")
+        await pilot.press("ctrl+o", "escape", "escape")
+        await until(pilot, lambda: app.screen is screen)

@@ -1,8 +1,10 @@
-"""Screens that are left before they are complete, or while something reads for them, close without errors."""
+"""Screens that are left before they are complete close without errors; repeated readings on threads are seldom."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 
 import pytest
 from label_screens import NOTHING, Host
@@ -14,8 +16,9 @@ from textual.widgets import Static
 from waiting import until
 
 from workbench.app import WorkbenchApp
+from workbench.kit import pane
 from workbench.kit.dialog import AnswerScreen, Reply
-from workbench.kit.pane import MountedWhole
+from workbench.kit.pane import MountedWhole, Throttled
 from workbench.kit.theming import ThemedApp
 from workbench.labelling.dialogs import GuidelinesScreen
 from workbench.opening import Opening
@@ -102,3 +105,36 @@ async def test_reading_that_ends_while_its_pane_is_removed_causes_no_error(steps
     async with ThemedApp[None]().run_test() as pilot:
         await pilot.app.mount(reader)
         reader.query_one("#title").post_message(Asked())  # begins it while the application closes
+
+
+async def test_a_second_reading_does_not_begin_while_one_is_under_way() -> None:
+    go_on, limit = threading.Event(), Throttled()
+    first = asyncio.create_task(limit.read(lambda: go_on.wait(60)))
+    await asyncio.sleep(0)  # the first has begun
+    assert await limit.read(lambda: "second") is None
+    go_on.set()
+    assert await first is True
+
+
+@pytest.mark.parametrize(("rests", "again"), [(True, None), (False, "again")])
+async def test_a_costly_reading_is_repeated_only_after_a_rest(
+    rests: bool, again: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pane, "_REST", 1e6)
+    limit = Throttled(rests=rests)
+    assert await limit.read(_costly) == "found"
+    assert await limit.read(lambda: "again") == again
+
+
+async def test_a_reading_that_fails_is_repeated() -> None:
+    limit = Throttled()
+    with pytest.raises(ZeroDivisionError):
+        await limit.read(lambda: 1 // 0)
+    assert await limit.read(lambda: "found") == "found"
+
+
+def _costly() -> str:
+    began = time.thread_time()
+    while time.thread_time() - began < 0.001:
+        pass
+    return "found"

@@ -1,15 +1,17 @@
-"""The strip of panes: all of them at every size, the current one marked, badges, clicks; and the state beside it."""
+"""The strip of panes at every size, and the state of the run beside it."""
 
 from __future__ import annotations
 
+import pytest
 import scripted_run
-from scripted_run import alarm, iteration, started
+from scripted_run import alarm, ended, iteration, started
 from waiting import until
 from workbench_app import screen_text, workbench
 
-from trainer.events import Event, StateChanged
+from trainer.events import Event, PhaseProgress, StateChanged
 from workbench.kit.pane import Badge, Pane
-from workbench.kit.pane_strip import Tab, TopLines, strip_of
+from workbench.kit.pane_strip import Tab, TopLines, fitted, status_pieces, strip_of
+from workbench.run.view import RunView
 from workbench.training.pane import TrainingPane
 
 TITLES = ("Home", "Config", "Training", "Samples", "Label", "Reward model", "Runs", "Log")
@@ -82,3 +84,89 @@ async def test_an_alarm_is_a_badge_wherever_the_user_is_and_the_state_of_the_run
         assert "╭" in screen_text(screen).splitlines()[1]
         screen.query_one("#label", Pane).badge = Badge("12")
         await until(pilot, lambda: "Label·12" in screen_text(screen).splitlines()[0])
+
+
+def view(*events: object) -> RunView:
+    result = RunView()
+    for event in events:
+        result.take(event)  # type: ignore[arg-type]
+    return result
+
+
+def status_text(view: RunView, width: int = 200, note: str = "") -> str:
+    return fitted(status_pieces(view, note=note), width).plain
+
+
+TRAINING = (started(), StateChanged(state="training"), iteration(3))
+
+
+def test_it_names_the_run_and_what_it_does() -> None:
+    assert status_text(view()) == "no run yet"
+    assert "● stopping" in status_text(view(*TRAINING), note="stopping")
+    assert status_text(view(started(name="[red]x[/]\x1b[2J"))).startswith("[red]x[/]␛[2J")
+
+
+def test_a_training_run_shows_state_iteration_phase_time_left_speed_and_memory() -> None:
+    shown = status_text(view(*TRAINING, PhaseProgress(iteration=4, phase="update", done=1, total=2)))
+    assert shown == (
+        "quickstart-0001  ● training   iteration 3/12   update ━━━━━━━━────────   ETA 3m 18s   142 tok/s   1.6 GB"
+    )
+
+
+def test_a_run_that_starts_says_what_it_does_until_it_trains() -> None:
+    loading = StateChanged(state="loading")
+    assert status_text(view(loading)) == "new run  ◌ loading the model"
+    assert status_text(view(loading), note="stopping") == "new run  ◌ stopping"
+    assert "● training" in status_text(view(loading, *TRAINING))
+    resumed = view(*TRAINING, ended("stopped"), loading)
+    assert status_text(resumed).startswith("quickstart-0001  ◌ loading the model   iteration 3/12   ")
+
+
+def test_an_interrupted_run_has_the_sign_of_the_list_and_no_time_left() -> None:
+    assert status_text(view(*TRAINING), note="interrupted").startswith(
+        "quickstart-0001  ! interrupted   iteration 3/12   142 tok/s"
+    )
+
+
+@pytest.mark.parametrize("done", [-(10**6), 10**6])
+def test_a_bar_keeps_its_length_whatever_the_progress(done: int) -> None:
+    shown = status_text(view(*TRAINING, PhaseProgress(iteration=4, phase="update", done=done, total=1)))
+    assert (shown + "━").count("━") + shown.count("─") == 17
+
+
+@pytest.mark.parametrize(("state", "sign"), [("paused", "‖"), ("failed", "✖"), ("done", "✓"), ("stopped", "■")])
+def test_each_state_has_a_sign_of_its_own(state: str, sign: str) -> None:
+    shown = view(*TRAINING, ended(state)) if state != "paused" else view(*TRAINING, StateChanged(state="paused"))
+    assert f"{sign} {state}" in status_text(shown)
+
+
+def test_the_newest_alarm_is_beside_the_state_with_the_number_of_others() -> None:
+    one, two = view(*TRAINING, alarm(3)), view(*TRAINING, alarm(3), alarm(4, code="truncation", level="error"))
+    assert status_text(one, 80).startswith("quickstart-0001  ● training   ⚠ KL high   iteration 3/12")
+    assert "   ✖ truncation and 1 more   iteration" in status_text(two)
+    assert "␛[2J [b]" in status_text(view(*TRAINING, alarm(3, code="\x1b[2J_[b]")))
+
+
+def test_the_worst_alarm_is_beside_the_state_whichever_came_last() -> None:
+    reported = (alarm(3, code="no_signal"), alarm(2, level="error"), alarm(3, code="step_nan", level="error"))
+    assert "   ✖ step NaN and 2 more   " in status_text(view(*TRAINING, reported[1], reported[2], reported[0]))
+    assert "   ✖ step NaN and 2 more   " in status_text(view(*TRAINING, reported[1], reported[0], reported[2]))
+
+
+def test_a_run_that_ended_with_an_error_has_no_green_tick() -> None:
+    reported = alarm(3, level="error")
+    assert "✓ done   ⚠ KL high" in status_text(view(*TRAINING, alarm(3), ended()))
+    assert "⚠ done   ✖ KL high" in status_text(view(*TRAINING, reported, ended()))
+    left = ended(iteration=90, alarms={"kl_high": "error"})
+    assert "⚠ done   ✖ KL high" in status_text(view(*TRAINING, reported, left))
+    assert "⚠ done, KL high   iteration" in status_text(view(*TRAINING, left)), (
+        "of a long journal the end alone was read"
+    )
+    assert "✓ done   iteration" in status_text(view(*TRAINING, reported, iteration(70), ended(iteration=70)))
+
+
+@pytest.mark.parametrize("width", [1, 10, 40, 60, 80, 100])
+def test_it_never_exceeds_its_width_and_keeps_the_first_things(width: int) -> None:
+    line = fitted(status_pieces(view(*TRAINING)), width)
+    assert line.cell_length <= width
+    assert line.plain[: min(width, 15) - 1] == "quickstart-0001"[: min(width, 15) - 1]

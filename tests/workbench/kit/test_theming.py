@@ -1,7 +1,8 @@
-"""Theme files: what is refused and how it is reported, users' own over the shipped ones, live reload, no colour."""
+"""Themes: what is refused and reported, contrast for everyone, no colour, live reload; the screen in ASCII."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -13,12 +14,23 @@ from typing import Any, ClassVar
 import pytest
 import tomli_w
 from apart import ROOT
-from rich.color import Color, ColorSystem
+from colors import DEFICIENCIES, SPECS, XTERM, XTERM_DARK, contrast, delta_e
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.color import Color as TerminalColor
+from rich.color import ColorSystem
 from rich.style import Style
+from snapshots import drawn_pieces, written_run
 from textual.app import App, ComposeResult
+from textual.color import Color
+from textual.css.stylesheet import Stylesheet
+from textual.theme import Theme
 from textual.widgets import Input, OptionList, Static
 from waiting import until
+from workbench_app import workbench as running
 
+import workbench
 from workbench.app import WorkbenchApp
 from workbench.kit import theming
 from workbench.kit.theming import (
@@ -29,13 +41,15 @@ from workbench.kit.theming import (
     SHIPPED_THEMES,
     ThemedApp,
     apply_themes,
+    ascii_text,
     no_color,
     read_themes,
     shipped_themes,
     theme_problems,
 )
 from workbench.opening import Opening
-from workbench.system.environment import ScreenSettings
+from workbench.samples.sample_list import SampleList
+from workbench.system.environment import ScreenSettings, needs_ascii
 
 
 class Probe(ThemedApp[None]):
@@ -57,6 +71,10 @@ def raw_theme(**changes: Any) -> dict[str, Any]:
     """Return the content of the default theme's file, with top-level `changes`."""
     raw = tomllib.loads((SHIPPED_THEMES / f"{DEFAULT_THEME}.toml").read_text())
     return raw | changes
+
+
+def heat(low: object, **others: str) -> dict[str, Any]:
+    return {"heat": {"low": low, "mid": "#888", "high": "#fff"} | others}
 
 
 def write_theme(folder: Path, file: str = "mine.toml", **changes: Any) -> Path:
@@ -94,7 +112,7 @@ def test_the_shipped_files_pass_the_checks_of_a_users_file() -> None:
 def test_the_grounds_of_a_theme_are_greys_where_a_terminal_has_256_colours(name: str) -> None:
     theme = shipped_themes()[name]
     for ground in (theme.background, theme.surface, theme.panel):
-        shown = Color.parse(ground or "").downgrade(ColorSystem.EIGHT_BIT).get_truecolor()
+        shown = TerminalColor.parse(ground or "").downgrade(ColorSystem.EIGHT_BIT).get_truecolor()
         assert len({*shown}) == 1, f"{ground} becomes {shown.hex}"
 
 
@@ -107,31 +125,16 @@ def test_the_grounds_of_a_theme_are_greys_where_a_terminal_has_256_colours(name:
         ({"name": 5}, 'name = 5: must be small letters, digits and dashes, as in "my-theme"'),
         ({"dark": "yes"}, "dark = 'yes': must be true or false"),
         ({"heat": "red"}, "unknown key heat: did you mean heat.mid?\nmissing: heat.low, heat.mid, heat.high"),
+        ({"heat": {}}, "missing: heat.low, heat.mid, heat.high"),
+        (heat("#000", lwo="#111"), "unknown key heat.lwo: did you mean heat.low?"),
         (
-            {"heat": {}},
-            "missing: heat.low, heat.mid, heat.high",
-        ),
-        (
-            {"heat": {"low": "#000", "mid": "#888", "high": "#fff", "lwo": "#111"}},
-            "unknown key heat.lwo: did you mean heat.low?",
-        ),
-        (
-            {"heat": {"low": "tael", "mid": "#888", "high": "#fff"}},
+            heat("tael"),
             'heat.low = \'tael\': must be a colour: "#rrggbb", a CSS name like "teal", or "ansi_blue": '
             "did you mean teal?",
         ),
-        (
-            {"heat": {"low": 5, "mid": "#888", "high": "#fff"}},
-            'heat.low = 5: must be a colour: "#rrggbb", a CSS name like "teal", or "ansi_blue"',
-        ),
-        (
-            {"heat": {"low": "#11223344", "mid": "#888", "high": "#fff"}},
-            "heat.low = '#11223344': must be opaque: leave the alpha out",
-        ),
-        (
-            {"heat": {"low": "ansi_red", "mid": "#888", "high": "#fff"}},
-            "heat.low is a colour of the terminal and others are not: use one kind in a file",
-        ),
+        (heat(5), 'heat.low = 5: must be a colour: "#rrggbb", a CSS name like "teal", or "ansi_blue"'),
+        (heat("#11223344"), "heat.low = '#11223344': must be opaque: leave the alpha out"),
+        (heat("ansi_red"), "heat.low is a colour of the terminal and others are not: use one kind in a file"),
     ],
 )
 def test_a_problem_is_reported_in_one_line_with_the_way_out(changes: dict[str, Any], problem: str) -> None:
@@ -259,3 +262,180 @@ def test_a_wheel_carries_the_themes_and_finds_them(tmp_path: Path) -> None:
     count, _, where = reported.stdout.strip().partition(" ")
     assert int(count) >= 6
     assert where == str(site / "workbench" / "themes")
+
+
+ACCENTS = ("primary", "secondary", "accent", "success", "warning", "error")
+GROUNDS = ("background", "surface", "panel")
+HEX = [name for name, spec in SPECS.items() if not spec.ansi]
+
+
+class Palette:
+    """The colours a theme gives the screen, as they reach the eye."""
+
+    def __init__(self, theme: Theme) -> None:
+        self.variables = {**theme.to_color_system().generate(), **theme.variables}
+        self._default_text, self._default_ground = map(Color.parse, XTERM_DARK if theme.dark else XTERM_DARK[::-1])
+
+    def ground(self, name: str) -> Color:
+        """Return a background; a translucent one lies on the theme's."""
+        base = self._parsed("background", default=self._default_ground)
+        color = self._parsed(name, default=self._default_ground)
+        return base + color
+
+    def text(self, name: str, *, on: str = "background") -> Color:
+        """Return a text or a line on a ground."""
+        ground = self.ground(on)
+        return ground + self._parsed(name, default=self._default_text, auto_on=ground)
+
+    def _parsed(self, name: str, *, default: Color, auto_on: Color | None = None) -> Color:
+        text, _, percent = self.variables[name].partition(" ")
+        alpha = float(percent.rstrip("%") or 100) / 100
+        if text == "auto" and auto_on is not None:
+            return auto_on.get_contrast_text(alpha)
+        color = Color.parse(text)
+        if color.ansi is not None:
+            color = default if color.ansi == -1 else Color.parse(XTERM[color.ansi])
+        return color.multiply_alpha(alpha)
+
+
+def text_pairs() -> list[tuple[str, str]]:
+    """Return every text colour with every ground that it is used on."""
+    texts = ["foreground", "text", "text-muted", "foreground-muted", "chart-axis", *(f"text-{a}" for a in ACCENTS)]
+    grounds = [*GROUNDS, "panel-lighten-1", "surface-darken-1"]  # toasts, and buttons under the mouse
+    return [
+        *itertools.product(texts, grounds),
+        *itertools.product(ACCENTS, GROUNDS),
+        *((f"text-{accent}", f"{accent}-muted") for accent in ACCENTS),
+        *(("button-color-foreground", accent) for accent in ("primary", "success", "warning", "error")),
+        ("block-cursor-foreground", "block-cursor-background"),
+        ("block-cursor-blurred-foreground", "block-cursor-blurred-background"),
+        ("input-selection-foreground", "input-selection-background"),
+        ("footer-key-foreground", "footer-background"),
+        ("footer-description-foreground", "footer-background"),
+    ]
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_text_lines_and_heat_stand_out_from_every_ground_they_are_used_on(name: str) -> None:
+    palette = Palette(SPECS[name])
+    least = dict.fromkeys(itertools.product(EXTRA_VARIABLES, GROUNDS), 3.0)
+    least |= dict.fromkeys(text_pairs(), 7.0 if name == "high-contrast" else 4.5)  # of WCAG's two levels
+    ratios = {(text, on): contrast(palette.text(text, on=on), palette.ground(on)) for text, on in least}
+    assert {pair: round(ratio, 2) for pair, ratio in ratios.items() if ratio < least[pair]} == {}
+
+
+@pytest.mark.parametrize("name", HEX)
+def test_a_box_that_is_off_stands_out_and_its_sign_does_not(name: str) -> None:
+    palette = Palette(SPECS[name])
+    sheet = Stylesheet(variables=palette.variables)
+    for path in ALL_STYLES:
+        sheet.read(path)
+    sheet.parse()
+    boxes = [rule.styles for rule in sheet.rules if str(rule.selectors).endswith(("--button", "--button-highlighted"))]
+    assert boxes
+    for styles, ground in zip(boxes, ("surface", "block-cursor-background"), strict=True):  # the cursor's row is last
+        assert styles.color == styles.background
+        assert contrast(styles.background, palette.ground(ground)) >= 3
+
+
+STOPS = {  # keys that lead on from the stop before
+    "Home": ["f9"],
+    "Config": ["f2"],
+    "a value of Config": ["slash", *"kl_coef", "enter", "enter"],
+    "Training": ["escape", "escape", "f3"],
+    "a chart": ["enter"],
+    "score against KL": ["escape", "k"],
+    "Samples": ["escape", "f4"],
+    "a sample": ["enter"],
+    "Label": ["f5"],
+    "Reward model": ["f6"],
+    "Log": ["f8"],
+}
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_every_word_and_line_can_be_seen_as_it_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PPO_WORKBENCH_CONFIG_DIR", str(tmp_path))
+    written_run(run := tmp_path / "runs" / "past")
+    faint: dict[tuple[str, str, str], float] = {}
+    async with running(size=(120, 40), watch=run) as (screen, pilot):
+        app = screen.app
+        await until(pilot, lambda: bool(screen.query_one(SampleList).items))
+        screen.panes.say("cannot write it")
+        for stop, keys in STOPS.items():
+            for key in keys:
+                await pilot.press(key)
+                await until(pilot, lambda: app.screen is screen)
+            for name in HEX:
+                app.theme = name
+                await pilot.pause()
+                pieces = drawn_pieces(app.screen)
+                assert pieces
+                faint |= {(stop, name, text): round(ratio, 2) for text, ratio, least in pieces if ratio < least}
+    assert faint == {}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_charts_and_heat_use_colours_that_differ(name: str) -> None:
+    palette = Palette(SPECS[name])
+    for names in ([f"chart-{n}" for n in range(1, 7)], ["heat-low", "heat-mid", "heat-high"]):
+        assert min(delta_e(palette.text(a), palette.text(b)) for a, b in itertools.combinations(names, 2)) > 15
+
+
+@pytest.mark.parametrize("deficiency", DEFICIENCIES)
+def test_opposites_stay_apart_for_eyes_that_lack_a_colour(deficiency: str) -> None:
+    palette = Palette(SPECS["blue-orange"])
+    for one, other in (("heat-low", "heat-high"), ("success", "error")):
+        assert delta_e(palette.text(one), palette.text(other), deficiency) > 60
+    series = [palette.text(f"chart-{n}") for n in range(1, 7)]
+    assert min(delta_e(a, b, deficiency) for a, b in itertools.combinations(series, 2)) > 10
+
+
+@given(st.text())
+def test_a_text_is_as_wide_as_before(text: str) -> None:
+    assert ascii_text(text).isascii()
+    assert cell_len(ascii_text(text)) == cell_len(text)
+
+
+def test_every_sign_of_the_program_has_one_of_its_own() -> None:
+    sources = "".join(path.read_text() for path in Path(workbench.__file__).parent.rglob("*.py"))
+    signs = {char for char in sources if not char.isascii() and not char.isalpha() and cell_len(char)}
+    assert len(signs) > 40
+    assert {char for char in signs if ascii_text(char) == "?"} <= {"¡", "¬", "®", "҂", "˿"}, (
+        "those are examples in code"
+    )
+
+
+def test_curves_and_letters_stay_legible() -> None:
+    assert ascii_text("⠉⣀⡇⣿⠀") == "'.:# "
+    assert ascii_text("╭─┬│ Zoë ▁▄█ 語") == "+-+| Zoe _-# ??"
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"PPO_WORKBENCH_ASCII": "1"}, True),
+        ({"TERM": "linux"}, True),
+        ({"PPO_WORKBENCH_ASCII": "", "TERM": "xterm"}, False),
+        ({"PPO_WORKBENCH_ASCII": "0", "TERM": "linux"}, False),
+    ],
+)
+def test_the_environment_decides(environment: dict[str, str], expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("locale.getencoding", lambda: "utf-8")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert needs_ascii() is expected
+    monkeypatch.setenv("PPO_WORKBENCH_ASCII", "")
+    monkeypatch.setattr("locale.getencoding", lambda: "ISO-8859-1")
+    assert needs_ascii()
+
+
+async def test_the_whole_screen_is_ascii() -> None:
+    app = WorkbenchApp(Opening(), ascii_only=True)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until(pilot, lambda: app.main is not None and app.main.ready)
+        await pilot.press("f3", "f9")
+        lines = ["".join(part.text for part in strip) for strip in app.screen._compositor.render_strips()]
+        assert "Training" in "".join(lines)
+        assert "".join(lines).isascii(), [line for line in lines if not line.isascii()]
+        assert lines[-1].split()[:2] == ["enter", "choose"], "the sign of the enter key would look like another key"

@@ -1,7 +1,9 @@
-"""Home as a user drives it: its choices, its runs, what enter does, and every size."""
+"""Home: what can be done, what is new, and curves of the runs."""
 
 from __future__ import annotations
 
+import math
+import os
 import time
 from pathlib import Path
 from threading import Event
@@ -9,25 +11,35 @@ from threading import Event
 import pytest
 import scripted_run
 from label_session import items
+from preferences_helper import add_label, preference
 from rich.cells import cell_len
-from scripted_run import Script
+from runs_app import RunsApp
+from scripted_run import Script, alarm, ended
 from textual.widgets import OptionList
 from waiting import until
 from workbench_app import HOME, screen_text, settle, start_run, status, workbench
 from workspace_runs import LONG_NAME, write_run, write_workspace
 
+from trainer.config import Config, load_config
 from trainer.files import read_toml
 from trainer.preferences.records import SessionPlan
 from trainer.preferences.sessions import begin_session
 from trainer.preferences.store import PreferenceStore
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import RunSummary
+from workbench.kit.drawing import Drawn
 from workbench.kit.pane import Pane
 from workbench.run import run_listing
-from workbench.run.run_listing import Glance
+from workbench.run.metrics import METRICS
+from workbench.run.run_listing import Glance, Workspace, read_workspace
+from workbench.runs.curves import curve_lines
+from workbench.runs.details import news
+from workbench.runs.pane import RunsPane
 from workbench.runs.table import HomeChoices, RunTable
+from workbench.screen.home import NextRun, home_facts
 from workbench.screen.main_screen import MainScreen
 from workbench.system.environment import ScreenSettings
+from workbench.text import plain
 
 CONFIG = Path("config")
 
@@ -139,16 +151,6 @@ async def test_the_cursor_goes_from_the_choices_to_the_runs_and_enter_opens_one(
         assert choices.has_focus
 
 
-async def test_a_run_that_trains_elsewhere_is_watched_by_enter() -> None:
-    write_workspace(time.time())
-    with RunFolder(Path("runs/old")).lock():
-        async with workbench(size=(120, 40), pane=HOME) as (screen, pilot):
-            await until(pilot, lambda: "● training" in screen_text(screen))
-            await pilot.press("f7", "end", "enter")
-            await until(pilot, lambda: "training" in shown(screen))
-            assert screen.supervisor.shows(Path("runs/old"))
-
-
 async def test_a_run_that_starts_from_home_goes_to_training_and_home_then_leads_back() -> None:
     folder = write_run("quickstart-0001", 2, began=time.time(), end=None)
 
@@ -175,14 +177,6 @@ async def test_what_waits_for_labels_is_counted_to_the_end_of_a_session_and_not_
         begin_session(store, "ann", SessionPlan(queues=(), limit=limit)).put(items(3))
     async with workbench(Script(scripted_run.wait), size=(80, 24), pane=HOME) as (screen, pilot):
         await until(pilot, lambda: f" {shown}" in screen_text(screen))
-
-
-async def test_label_opens_its_dialog_at_once() -> None:
-    async with workbench(size=(80, 24), pane=HOME) as (screen, pilot):
-        await until(pilot, lambda: has_choice(screen, "Label"))
-        await pilot.press("l")
-        await until(pilot, lambda: bool(screen.app.screen.query(OptionList)))
-        assert shown(screen) == {"label"}
 
 
 async def test_a_configuration_with_problems_is_to_be_fixed_before_it_is_trained(tmp_path: Path) -> None:
@@ -216,7 +210,7 @@ def test_damaged_visits_are_ignored_and_only_the_newest_are_kept(tmp_path: Path)
     assert "/79" in settings.visits
 
 
-async def test_a_click_does_what_it_is_on_and_nothing_of_the_other_list() -> None:
+async def test_a_click_or_a_key_does_its_choice_and_nothing_of_the_other_list() -> None:
     write_workspace(time.time())
     async with workbench(size=(80, 24), pane=HOME) as (screen, pilot):
         await until(pilot, lambda: "broken" in screen_text(screen))
@@ -225,3 +219,148 @@ async def test_a_click_does_what_it_is_on_and_nothing_of_the_other_list() -> Non
         await pilot.press("escape")
         await settle(pilot)
         assert screen.supervisor.folder is None, "no run was opened"
+        assert shown(screen) == {"label"}
+        await pilot.press("f9", "l")
+        await until(pilot, lambda: bool(screen.app.screen.query(OptionList)))
+
+
+NOW = float(int(time.time()))
+
+
+RUNS = Path("runs")
+
+
+def read() -> Workspace:
+    workspace = read_workspace(RUNS)
+    assert workspace is not None
+    return workspace
+
+
+def test_runs_are_read_newest_first_with_their_curves() -> None:
+    write_workspace(NOW)
+    workspace = read()
+    assert [glance.run.name for glance in workspace.glances] == [LONG_NAME, "broken", "absurd", "old"]
+    newest = workspace.glances[0]
+    assert newest.scores == [number / 40 for number in range(1, 15)]
+    assert newest.kls == [3 * (number / 40) for number in range(1, 15)]
+    assert (newest.seconds, newest.ended) == (10.0, None)
+    assert workspace.glances[3].ended == NOW - 90_000 + 400
+    assert math.isfinite(workspace.glances[1].scores[-1]), "what came after the end of the run does not count"
+
+
+def test_a_journal_is_read_again_only_if_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_workspace(NOW)
+    shown = read()
+    assert read_workspace(RUNS, shown.states) is None
+    opened = []
+    plain_read = run_listing.glance_at
+    monkeypatch.setattr(run_listing, "glance_at", lambda run: opened.append(run.name) or plain_read(run))
+    os.utime("runs/old/events.jsonl", (NOW, NOW))
+    assert read_workspace(RUNS, shown.states) is not None
+    assert opened == ["old"]
+    assert len(read().glances) == len(shown.glances), "a reading that was not shown hides nothing from the next"
+    with RunFolder(Path("runs/broken")).lock():
+        again = read()
+    assert opened == ["old", "broken"]
+    assert {glance.run.name: glance.run.state for glance in again.glances}["broken"] == "training"
+    assert (ended_ := read_workspace(RUNS, again.states)) is not None, "a trainer that was killed changes no file"
+    assert {glance.run.name: glance.run.state for glance in ended_.glances}["broken"] == "failed"
+
+
+def test_an_unreadable_journal_a_missing_folder_and_a_file_in_its_place_are_survived() -> None:
+    assert read() == ([], "", {})
+    assert read_workspace(RUNS, {}) is None
+    Path("file").touch()
+    assert "'file'" in (read_workspace(Path("file")) or read()).problem
+    write_run("hurt", 2, began=NOW, end=None)
+    Path("runs/hurt/events.jsonl").write_bytes(b"\x00\xff not a journal\n")
+    [glance] = read().glances
+    assert (glance.scores, glance.run.damaged) == ([], True)
+
+
+def test_news_are_what_happened_since_the_last_visit() -> None:
+    write_workspace(NOW)
+    write_run("alarmed", 5, began=NOW - 500, end=None, events=[alarm(5)])
+    found = read().glances
+    assert news(found, 0, NOW) == ""
+    since = NOW - 8700
+    assert news(found, 2, since) == (
+        f"Since {time.strftime('%H:%M', time.localtime(since))}: "
+        "✖ broken failed at 3/40 · ⚠ absurd done at 40/40, KL high · ⚠ alarmed: KL high · 2 labels added"
+    )
+    assert news(found, 0, NOW - 3 * 86_400).startswith(
+        f"Since {time.strftime('%d %b', time.localtime(NOW - 3 * 86_400))}: "
+    )
+    for number in range(6):
+        write_run(f"run-{number}", 1, began=NOW + number, end=ended("done", 1))
+    assert news(read().glances, 0, NOW).endswith(" · 3 more runs ended")
+
+
+def test_a_label_that_was_undone_is_no_news(tmp_path: Path) -> None:
+    with PreferenceStore(tmp_path / "preferences.db") as store:
+        before = time.time()
+        undone = add_label(store, preference("first"))
+        store.undo(undone, "ann")
+        add_label(store, preference("second"))
+    plan = NextRun("quickstart", load_config("quickstart"), 0, "", RUNS, tmp_path / "preferences.db", before - 1)
+    assert home_facts(plan, Workspace([], "")).labels == 1
+
+
+def test_a_chart_has_the_asked_size_and_its_scale_round_numbers() -> None:
+    metric = next(metric for metric in METRICS if metric.field == "score_mean")
+    for values in ([0.0, 0.5, 1.0], [math.nan, 1.0], [2.0], [math.inf, -1e300, 1e300]):
+        lines = curve_lines(metric, [("series", 7, values)], 60, 10)
+        assert len(lines) == 10
+        assert {cell_len(plain(line)) for line in lines} == {60}
+    first, *_, last = curve_lines(metric, [("series", 7, [0.0, 0.5, 1.0])], 60, 10)
+    assert "1.000" in plain(first)
+    assert plain(last).split("└")[1].split() == ["7", "9"]
+    lines = curve_lines(metric, [("series", 1, [-0.1657, 0.0312, 0.3333])], 60, 12)
+    labels = [text for line in map(plain, lines) if (text := line.partition("│")[0].strip()) and "│" in line]
+    assert len(labels) >= 2
+    assert [float(text) for text in labels] == sorted(map(float, labels), reverse=True)
+    assert all(len(text.lstrip("-")) == 3 for text in labels), f"{labels} are not round"
+
+
+def test_the_expected_time_comes_from_the_newest_run_of_the_same_model() -> None:
+    def train(config: Config, workspace: Workspace) -> str:
+        return home_facts(NextRun("mine", config, 0, "", RUNS, RUNS / "no.db", 0.0), workspace).choices[0].text
+
+    config = Config.model_validate({"ppo": {"iterations": 60}})
+    assert train(config, Workspace([], "")) == "SmolLM2-135M, 60 iterations"
+    assert train(load_config("quickstart"), Workspace([], "")).endswith(", about 10 min"), "before its first run"
+    write_workspace(NOW)
+    assert train(config, read()) == "SmolLM2-135M, 60 iterations, about 10 min"
+    other = Config.model_validate({"model": {"path": "elsewhere"}})
+    assert train(other, read()) == "elsewhere, 100 iterations"
+
+
+def rows(curves: Drawn) -> list[str]:
+    return [curves.render_line(y).text for y in range(curves.size.height)]
+
+
+async def test_large_curves_of_the_selected_run_or_the_marked_ones_fill_a_large_terminal() -> None:
+    write_workspace(time.time())
+    app = RunsApp()
+    async with app.run_test(size=(120, 40)) as pilot:
+        pane, curves, table = app.query_one(RunsPane), app.query_one("#run-curves", Drawn), app.query_one(RunTable)
+        await until(pilot, lambda: len(table.items) == 4)
+        await pilot.press("end")
+        await until(pilot, lambda: rows(curves)[0].split()[:2] == ["score", "1.000"])
+        assert "KL 3.00" in rows(curves)[0]
+        assert any("┤" in row for row in rows(curves)), "the y axis has numbers"
+        assert rows(curves)[-1].count("└1") == 2
+        assert curves.region.bottom == pane.content_region.bottom
+        assert table.size.height == 5, "the heading and four runs"
+
+        await pilot.press("m", "up", "m")
+        await until(pilot, lambda: rows(curves)[0].split() == ["━", "old", "━", "absurd"])
+        legend = [segment.style for segment in curves.render_line(0) if segment.text.startswith("━")]
+        assert len({style.color for style in legend if style}) == 2
+        assert app.query_one("#run-comparison").region.bottom <= curves.region.y
+        for size in ((80, 24), (200, 20)):
+            await pilot.resize_terminal(*size)
+            await settle(pilot)
+            assert not curves.display
+            assert table.region.bottom <= app.query_one("#run-detail").region.y
+            assert app.query_one("#run-comparison").region.bottom <= pane.content_region.bottom

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +19,16 @@ from textual.widgets import Input, Static
 from waiting import until
 from workbench_app import settle
 
+from trainer.errors import StorageError
 from trainer.runs.checkpoint_files import write_state
-from trainer.runs.folder import RunFolder, rename_run
+from trainer.runs.folder import RunFolder, rename_run, restore_run, trash_run
 from trainer.runs.listing import RunSummary
+from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.pane import Badge
-from workbench.run.run_listing import Glance, Workspace
 from workbench.run.view import RunView
 from workbench.runs import pane as runs_pane
-from workbench.runs.details import Detail, detail_content, read_detail
+from workbench.runs.details import Detail, detail_content, read_detail, write_comparison
 from workbench.runs.pane import RunsPane
 from workbench.runs.table import COLUMNS, RunTable, age, column_widths, sorted_runs
 
@@ -43,6 +46,15 @@ def summary(name: str, **changes: Any) -> RunSummary:
         "problem": "",
     }
     return RunSummary(**values | changes)
+
+
+@asynccontextmanager
+async def listed(width: int = 80, height: int = 24) -> AsyncIterator[tuple[RunsApp, Pilot[None]]]:
+    """Open the pane, and wait until it has read the runs."""
+    app = RunsApp()
+    async with app.run_test(size=(width, height)) as pilot:
+        await settle(pilot)
+        yield app, pilot
 
 
 async def until_listed(pilot: Pilot[None], app: RunsApp) -> None:
@@ -132,9 +144,7 @@ def test_details_are_read_from_configuration_and_checkpoints() -> None:
 
 
 async def test_runs_are_listed_newest_first_with_word_and_sign() -> None:
-    app = RunsApp()
-    async with app.run_test(size=(120, 30)) as pilot:
-        await settle(pilot)
+    async with listed(120, 30) as (app, pilot):
         assert app.names == ["c-run", "b-run", "a-run"]
         heading, first = app.drawn()[:2]
         assert " ".join(heading.split()) == "run state iteration score last 5 KL last 5 score curve ▾age model"
@@ -148,9 +158,7 @@ async def test_runs_are_listed_newest_first_with_word_and_sign() -> None:
 
 @pytest.mark.parametrize("size", [(38, 20), (80, 24), (200, 60)])
 async def test_lines_fill_the_table_and_the_name_is_seen_at_every_size(size: tuple[int, int]) -> None:
-    app = RunsApp()
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
+    async with listed(*size) as (app, _):
         lines = app.drawn()
         assert {cell_len(line) for line in lines} == {app.table.size.width}
         assert "…" not in lines[0], "a heading that has no room is shorter"
@@ -166,9 +174,7 @@ def selected(app: RunsApp) -> str:
 
 
 async def test_the_cursor_stays_on_its_run_and_within_the_table_when_others_come_and_go(workspace: Path) -> None:
-    app = RunsApp()
-    async with app.run_test() as pilot:
-        await settle(pilot)
+    async with listed() as (app, pilot):
         await pilot.press("down")
         assert selected(app) == "b-run"
         make_run("d-run")
@@ -191,9 +197,7 @@ async def test_the_cursor_stays_on_its_run_and_within_the_table_when_others_come
 
 async def test_the_table_refreshes_itself_and_a_hidden_one_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs_pane, "INTERVAL", 0.01)
-    app = RunsApp()
-    async with app.run_test() as pilot:
-        await settle(pilot)
+    async with listed() as (app, pilot):
         make_run("d-run")
         await until(pilot, lambda: "d-run" in app.names)
         app.pane.display = False
@@ -207,9 +211,7 @@ async def test_the_table_refreshes_itself_and_a_hidden_one_reads_nothing(monkeyp
 
 
 async def test_the_result_of_another_folder_is_dropped(workspace: Path) -> None:
-    app = RunsApp()
-    async with app.run_test() as pilot:
-        await settle(pilot)
+    async with listed() as (app, pilot):
         (workspace / "others").mkdir()
         (workspace / "runs/a-run").rename(workspace / "others/x-run")
         app.pane.refresh_runs()
@@ -234,9 +236,7 @@ async def test_a_run_that_is_being_trained_can_be_opened_but_not_resumed_renamed
 
 
 async def test_clicks_choose_open_and_sort() -> None:
-    app = RunsApp()
-    async with app.run_test(size=(120, 30)) as pilot:
-        await settle(pilot)
+    async with listed(120, 30) as (app, pilot):
         await pilot.click(RunTable, offset=(5, 3))
         assert selected(app) == "a-run"
         assert app.heard == []
@@ -289,9 +289,7 @@ async def test_a_run_is_renamed_with_its_mark_and_the_cursor_and_the_app_is_info
 
 
 async def test_a_run_goes_to_the_trash_after_a_yes_only_and_not_if_someone_began_to_train_it() -> None:
-    app = RunsApp()
-    async with app.run_test() as pilot:
-        await settle(pilot)
+    async with listed() as (app, pilot):
         await pilot.press("D", "n")
         await settle(pilot)
         assert Path("runs/c-run").is_dir()
@@ -324,9 +322,7 @@ def compared(app: RunsApp) -> list[list[str]]:
 async def test_two_marked_runs_are_compared_and_one_or_none_is_not(workspace: Path) -> None:
     config = Path("runs/a-run/config.toml")
     config.write_text(config.read_text().replace("kl_coef = 0.05", "kl_coef = 0.2"))
-    app = RunsApp()
-    async with app.run_test() as pilot:
-        await settle(pilot)
+    async with listed() as (app, pilot):
         assert not app.query_one("#run-comparison").display
         await pilot.press("m")
         await settle(pilot)
@@ -356,9 +352,7 @@ async def test_two_marked_runs_are_compared_and_one_or_none_is_not(workspace: Pa
 async def test_damaged_runs_show_their_problem_and_can_be_trashed(workspace: Path) -> None:
     (workspace / "runs/b-run/config.toml").write_text("[")
     (workspace / "runs/b-run/events.jsonl").write_bytes(b"\x00\xff not a journal\n")
-    app = RunsApp()
-    async with app.run_test() as pilot:
-        await settle(pilot)
+    async with listed() as (app, pilot):
         await pilot.press("end")  # it has no start, so it comes last
         await settle(pilot)
         assert selected(app) == "b-run"
@@ -373,9 +367,7 @@ async def test_names_and_reasons_are_text_whatever_they_hold() -> None:
     make_run(name)
     start = started(model="[/m]\x1b" + "m" * 1_000_000)
     write_events(Path("runs", name), start, ended("failed", 2, reason="[/r] \x9b"))
-    app = RunsApp()
-    async with app.run_test(size=(160, 30)) as pilot:
-        await settle(pilot)
+    async with listed(160, 30) as (app, pilot):
         shown = "\n".join([*app.drawn(), app.text("#run-detail")])
         assert "[@click=app.quit]x [x] ␛[31m \\u202e 🎉" in shown
         assert "[/r] \\x9b" in shown
@@ -396,9 +388,7 @@ def view_of_run(folder: Path) -> RunView:
 
 
 async def test_the_run_on_the_screen_is_distinguished_from_the_others() -> None:
-    app = RunsApp()
-    async with app.run_test() as pilot:
-        await settle(pilot)
+    async with listed() as (app, _):
         for folder, marks in (
             (Path("runs/b-run").absolute(), ["  ", "▸ ", "  "]),
             (Path("/elsewhere/b-run"), ["  "] * 3),
@@ -407,52 +397,18 @@ async def test_the_run_on_the_screen_is_distinguished_from_the_others() -> None:
             assert [line[:2] for line in app.drawn()[1:4]] == marks
 
 
-async def test_the_badge_counts_no_run_that_is_on_the_screen_though_the_pane_is_hidden(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    runs = [summary("b-run", state="training"), summary("c-run", state="training")]
-    monkeypatch.setattr(runs_pane, "read_workspace", lambda *_: Workspace(list(map(Glance, runs)), ""))
-    app = RunsApp()
-    async with app.run_test() as pilot:
-        await settle(pilot)
-        assert app.pane.badge.text.endswith("2")
-        app.pane.update_run(view_of_run(Path("runs/b-run").absolute()), shown=False)
-        assert app.pane.badge.text.endswith("1")
-        await until_listed(pilot, app)
-        assert app.pane.badge.text.endswith("1")
-
-
-async def test_the_badge_of_a_hidden_pane_goes_when_the_run_elsewhere_ends() -> None:
+async def test_the_badge_of_a_hidden_pane_counts_the_runs_elsewhere_until_they_end() -> None:
     app = RunsApp()
     app.pane.display = False
     async with app.run_test() as pilot:
         await settle(pilot)
         assert app.pane.badge == Badge()
-        with RunFolder(Path("runs/c-run")).lock():
+        with RunFolder(Path("runs/c-run")).lock(), RunFolder(Path("runs/b-run")).lock():
             app.pane.refresh_runs()
-            await until(pilot, lambda: app.pane.badge == Badge("●1"))
+            await until(pilot, lambda: app.pane.badge == Badge("●2"))
+            app.pane.update_run(view_of_run(Path("runs/b-run").absolute()), shown=False)
+            assert app.pane.badge == Badge("●1"), "without the run on the screen"
         await until(pilot, lambda: app.pane.badge == Badge())
-
-
-async def test_only_the_visible_lines_of_a_thousand_runs_are_drawn() -> None:
-    app = RunsApp()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
-        table = app.table
-        table.show([summary(f"run-{i:04d}", started=float(i)) for i in range(1000)], 1000.0, {})
-        drawn: list[int] = []
-        original = table.item_line
-        table.item_line = lambda index, *at: drawn.append(index) or original(index, *at)  # type: ignore[method-assign, func-returns-value]
-        await pilot.press("end")
-        await pilot.pause()
-        assert table.selected is not None
-        assert table.selected.name == "run-0000"
-        assert 999 in drawn
-        assert len(set(drawn)) <= 2 * table.size.height
-        assert "run-0000" in "\n".join(app.drawn())
-        await pilot.press("pageup", "home")
-        await pilot.pause()
-        assert "run-0999" in app.drawn()[1]
 
 
 async def test_an_unresolved_error_is_shown_beside_the_state() -> None:
@@ -474,3 +430,131 @@ async def test_an_unresolved_error_is_shown_beside_the_state() -> None:
             (drawn,) = [segment for segment in table.render_line(1) if state in segment.text]
             assert drawn.style is not None
             assert drawn.style.color == table.get_component_rich_style(role).color
+
+
+# The trash, the filter and the comparison
+
+
+def test_a_run_gets_its_name_back_or_one_with_a_number_if_that_is_in_use() -> None:
+    first = trash_run(RunFolder(Path("runs/a-run")))
+    make_run("a-run")
+    text = Path("runs/a-run/config.toml").read_text()
+    Path("runs/a-run/config.toml").write_text(text.replace('name = ""', 'name = "a-run"'))
+    second = trash_run(RunFolder(Path("runs/a-run")))
+    assert second.name == "a-run.2"
+    assert restore_run(RunFolder(second)).root == Path("runs/a-run")
+    again = restore_run(RunFolder(first))
+    assert again.root == Path("runs/a-run-2")
+    assert not any(Path("runs/.trash").iterdir())
+
+
+async def test_undo_and_the_list_of_the_trash_restore_runs() -> None:
+    async with listed(100, 30) as (app, pilot):
+        await pilot.press("u", "R")  # nothing to undo yet, and this is not the trash
+        await settle(pilot)
+        assert sorted(app.names) == ["a-run", "b-run", "c-run"]
+        for _ in range(2):
+            await pilot.press("end", "D", "y")
+            await settle(pilot)
+        (left,) = app.names
+        await pilot.press("u")
+        await settle(pilot)
+        assert len(app.names) == 2
+        await pilot.press("T")
+        await settle(pilot)
+        (gone,) = app.names
+        assert app.pane.border_subtitle == "trash"
+        await pilot.press("D", "e", "r", "m", "d")  # a run in the trash is only looked at, copied or restored
+        await settle(pilot)
+        assert app.screen.query_one(RunTable)
+        await pilot.press("R")
+        await settle(pilot)
+        assert app.names == []
+        assert "The trash is empty" in app.query_one(RunTable).render_line(1).text
+        assert (str(app.moved[-1].folder), app.moved[-1].to.name) == (f"runs/.trash/{gone}", gone)
+        await pilot.press("escape")
+        await settle(pilot)
+        assert sorted(app.names) == ["a-run", "b-run", "c-run"]
+        assert left in app.names
+        assert app.pane.border_subtitle == ""
+        await pilot.press("u")
+        await settle(pilot)
+        assert sorted(app.names) == ["a-run", "b-run", "c-run"], "each was restored once"
+
+
+async def test_the_filter_finds_runs_stays_in_sight_and_esc_removes_it() -> None:
+    async with listed(100, 30) as (app, pilot):
+        await pilot.press("slash", "x", "y")
+        assert app.names == []
+        app.query_one(FilterField).value = "b- STOPPED"
+        await pilot.pause()
+        assert app.names == ["b-run"]
+        assert app.pane.border_subtitle == "1 of 3"
+        await pilot.press("enter", "y")
+        assert app.clipboard == "runs/b-run"
+        assert app.query_one(FilterField).display
+        await pilot.press("escape")
+        await pilot.pause()
+        assert sorted(app.names) == ["a-run", "b-run", "c-run"]
+        assert not app.query_one(FilterField).display
+        for query, found in (("starter", 3), ("lexicon", 3), ("no such", 0)):
+            app.query_one(FilterField).value = query
+            await pilot.pause()
+            assert len(app.names) == found, query
+
+
+async def test_the_comparison_of_marked_runs_is_saved_under_a_free_name() -> None:
+    Path("comparison.md").write_text("mine")
+    async with listed(100, 30) as (app, pilot):
+        await pilot.press("m", "x")
+        assert not isinstance(app.screen, TextPromptScreen), "one run is not compared"
+        await pilot.press("down", "m")
+        await settle(pilot)
+        await pilot.press("x")
+        await until(pilot, lambda: isinstance(app.screen, TextPromptScreen))
+        assert app.screen.query_one(Input).value == "comparison-2.md"
+        await pilot.press("enter")
+        await settle(pilot)
+        assert not isinstance(app.screen, TextPromptScreen)
+    assert Path("comparison.md").read_text() == "mine"
+    written = Path("comparison-2.md").read_text()
+    assert written.startswith("# ")
+    assert "\n```text\n" in written
+    assert "score against KL" in written
+    with pytest.raises(StorageError, match=r"comparison-2\.md"):
+        write_comparison([RunFolder(Path("runs/a-run")), RunFolder(Path("runs/b-run"))], Path("comparison-2.md"))
+
+
+def test_a_backquote_in_a_name_does_not_end_the_fence() -> None:
+    make_run("```x")
+    path = write_comparison([RunFolder(Path("runs/a-run")), RunFolder(Path("runs/```x"))], Path("out.md"))
+    lines = path.read_text().splitlines()
+    (start,) = [line for line in lines if line.endswith("text") and line.startswith("`")]
+    fence = start.removesuffix("text")
+    assert len(fence) > 3
+    assert sum(line == fence for line in lines) == 1
+
+
+async def test_scores_are_drawn_as_a_curve_that_is_no_column_to_sort_by_and_grows_with_its_journal() -> None:
+    app = RunsApp()
+    steps = [iteration(number, score_mean=score) for number, score in enumerate((0.0, 0.5, 1.0), 3)]
+    write_events(Path("runs/b-run"), started(name="b-run", resumed_at=2), *steps)
+    app.pane.display = False
+    async with app.run_test(size=(120, 30)) as pilot:
+        app.pane.refresh_runs()  # while it has no size
+        await settle(pilot)
+        app.pane.display = True
+        table = app.query_one(RunTable)
+
+        def curve() -> str:
+            return next((line.text for line in map(table.render_line, range(1, 4)) if "b-run" in line.text), "")
+
+        await until(pilot, lambda: "b-run" in curve())
+        line = curve()
+        assert "▂▂▁▅█" in line
+        assert "score curve" in table.render_line(0).text
+        await pilot.press(*["o"] * 12)
+        assert table.sorted_by != "curve"
+        write_events(Path("runs/b-run"), iteration(6, score_mean=-1.0))
+        app.pane.refresh_runs()
+        await until(pilot, lambda: "█▁ " in curve())

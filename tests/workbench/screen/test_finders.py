@@ -125,12 +125,3 @@ async def test_an_action_has_one_line_with_its_key_at_the_right() -> None:
         assert first.startswith("quit  ")
         assert {*first.split()[-2:]} == {"q", "^q"}
         assert not second.startswith("quit  ")
-
-
-async def test_pages_are_found_by_their_words() -> None:
-    async with workbench() as (_, pilot):
-        for words, page in (("judge", "labelling.md"), ("4 bits", "families.md"), ("Wilson's", "health.md")):
-            found = [line for line in await palette_lines(pilot, f"docs {words}") if f"\n{page}" in line]
-            assert found
-            assert words in found[0], "the line shows the words in their place"
-            await pilot.press("escape")

@@ -1,4 +1,4 @@
-"""Messages and dialogs leave in view what the user was reading."""
+"""Messages and dialogs leave in view what was read; success does not look like an error, and outdated messages go."""
 
 from __future__ import annotations
 
@@ -8,15 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from colors import contrast
-from rich.segment import Segment
-from textual.color import Color
+import scripted_run
+from label_material import reward_model
+from scripted_run import make_run
 from waiting import until
-from workbench_app import screen_text, with_background, workbench
+from workbench_app import screen_text, start_run, status, workbench
 
+from trainer.engine.control import Control
 from trainer.errors import UsageError
+from trainer.events import RunEnded
+from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner
 from workbench.kit.dialog import ConfirmScreen
+from workbench.screen.main_screen import MainScreen
+
+
+def reported(screen: MainScreen) -> str:
+    """Return the banner's text; empty while it is hidden."""
+    banner = screen.query_one(Banner)
+    return str(banner.render()) if banner.display else ""
 
 
 async def test_a_message_moves_the_panes_down_and_takes_no_focus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,23 +51,62 @@ async def test_a_message_moves_the_panes_down_and_takes_no_focus(monkeypatch: py
         screen.notify("careful", severity="warning")
         await pilot.press("escape")
         assert "cannot write it" in screen_text(screen), "a warning covers an error, and does not remove it"
+        screen.panes.say("Imported 1 preference", "done")
+        assert reported(screen).startswith("✓ Imported 1 preference")
+        assert banner.has_class("-done")
+        await until(pilot, lambda: "cannot write it" in reported(screen))
+        assert not banner.has_class("-done")
 
 
-async def test_what_fails_is_said_until_it_succeeds() -> None:
+async def test_what_fails_is_said_until_it_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.kit.banner.DONE_SECONDS", 0.2)
     async with workbench(size=(80, 24)) as (screen, pilot):
-        panes, banner = screen.panes, screen.query_one(Banner)
+        panes = screen.panes
 
         def fail() -> None:
             raise UsageError("no such run")
 
         assert not panes.attempt(fail, about="start")
-        assert "no such run" in str(banner.render())
+        assert "no such run" in reported(screen)
         assert panes.attempt(lambda: None, about="start")
-        assert not banner.display
+        assert reported(screen) == ""
         assert await panes.tried(asyncio.to_thread(fail), "use") is None
-        assert "no such run" in str(banner.render())
-        screen.labelling.request("use")
-        await until(pilot, lambda: "No trained reward model yet; t in Label trains one" in str(banner.render()))
+        panes.say("wrote another", "done")
+        panes.settle("use")
+        assert reported(screen).startswith("✓ wrote another")
+        await until(pilot, lambda: reported(screen) == "")
+        await pilot.press("f5", "T")
+        await until(pilot, lambda: "No trained reward model yet; t in Label" in reported(screen))
+        reward_model("liked")
+        await pilot.press("T")
+        await until(pilot, lambda: isinstance(screen.app.screen, ConfirmScreen))
+        assert reported(screen) == ""
+        screen.notify("it has ended", severity="error")
+        await pilot.press("n")
+        await until(pilot, lambda: screen.app.screen is screen)
+        assert "✖ it has ended" in screen_text(screen), "an error outlives the dialog that it came up in"
+
+
+async def test_a_run_that_failed_says_why_until_another_starts() -> None:
+    fails = True
+
+    def play(emit: Any, control: Control) -> RunEnded:
+        return (scripted_run.diverged if fails else scripted_run.wait)(emit, control)
+
+    async with workbench(play) as (screen, pilot):
+        await start_run(pilot)
+        await until(pilot, lambda: "loss was NaN 3 times in a row" in reported(screen))
+        assert "lower optim.policy_lr and resume" in reported(screen)
+        assert "✖ failed" in status(screen)
+        await pilot.press("f2", "f3")
+        assert "loss was NaN" in reported(screen), "it is about the run, and not about a pane"
+        screen.panes.say("Imported 2 preferences", "done")
+        await pilot.press("escape")
+        assert "loss was NaN" in reported(screen), "the key hides the message that is on top"
+        fails = False
+        await start_run(pilot)
+        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        assert reported(screen) == ""
 
 
 async def test_a_question_that_comes_up_over_another_leaves_both_to_be_answered() -> None:
@@ -105,35 +154,37 @@ def _full(*_: object) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-async def test_a_dialog_shows_the_screen_behind_it_and_a_message_above_it() -> None:
-    async with workbench(size=(80, 24)) as (screen, pilot):
-        app: Any = screen.app
-        await pilot.press("f2")
-        before = text_of(with_background(app)[3])
-        assert any(map(str.isalpha, before))
-        app.push_screen(ConfirmScreen("Move it?"))
-        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen) and app.screen.query_one("#no").has_focus)
-        behind = with_background(app)[3]
-        assert text_of(behind) == before
-        dialog = next(strip for strip in with_background(app) if "Move it?" in text_of(strip))
-        assert max(map(ratio, behind)) < 4.5 <= ratio(next(piece for piece in dialog if "Move it?" in piece.text))
-        screen.notify("it has ended", severity="error")
-        await until(pilot, lambda: "✖ it has ended" in text_of(with_background(app)[0]))
-        assert app.screen.query_one(".dialog").region.y > 1
-        await pilot.press("n")
-        await until(pilot, lambda: app.screen is screen)
-        assert "✖ it has ended" in screen_text(screen), "an error outlives the dialog that it came up in"
+async def test_an_error_disappears_when_its_pane_is_left() -> None:
+    async with workbench() as (screen, pilot):
+        await pilot.press("f5", "t")
+        await until(pilot, lambda: "no labels to train on" in reported(screen))
+        await pilot.press("f5")
+        assert "no labels to train on" in reported(screen)
+        await pilot.press("f3")
+        assert reported(screen) == ""
 
 
-def text_of(strip: Any) -> str:
-    return "".join(segment.text for segment in strip)
+async def test_an_obstacle_to_starting_disappears_when_it_is_fixed() -> None:
+    async with workbench() as (screen, pilot):
+        pane = screen.query_one(ConfigPane)
+        pane.document.set("ppo.kl_coef", -1)
+        await pilot.press("space")
+        await until(pilot, lambda: "The configuration has a problem: " in reported(screen))
+        await pilot.press("u")
+        await until(pilot, lambda: not pane.document.problems)
+        await until(pilot, lambda: reported(screen) == "")
 
 
-def ratio(segment: Segment) -> float:
-    """Return the contrast of a piece of text, 1 where there is none."""
-    if segment.style is None or segment.style.color is None or segment.style.bgcolor is None:
-        return 1.0
-    if not any(map(str.isalpha, segment.text)):
-        return 1.0
-    color, ground = (Color(*one.get_truecolor()) for one in (segment.style.color, segment.style.bgcolor))
-    return contrast(color, ground)
+async def test_a_run_trained_here_is_no_obstacle_once_it_has_ended() -> None:
+    make_run("past")
+    async with workbench(scripted_run.wait) as (screen, pilot):
+        await start_run(pilot)
+        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        await pilot.press("f7")
+        await until(pilot, lambda: "past" in screen_text(screen))
+        await pilot.press("enter")
+        await until(pilot, lambda: "is training here" in reported(screen))
+        assert screen.query_one("#home").has_focus_within, "nothing was opened, so nothing else is shown"
+        screen.supervisor.stop()
+        await until(pilot, lambda: not screen.supervisor.trains_here)
+        await until(pilot, lambda: reported(screen) == "")

@@ -51,18 +51,6 @@ async def begin(screen: Any, pilot: Any) -> None:
     await until(pilot, lambda: screen.supervisor.view.last is not None and "iteration" in status(screen))
 
 
-async def test_one_key_starts_training_and_the_charts_move() -> None:
-    script = Script(scripted_run.done)
-    async with workbench(script) as (screen, pilot):
-        before = screen_text(screen)
-        await start_run(pilot)
-        await until(pilot, lambda: "✓ done" in status(screen))
-        assert "iteration 12/12" in status(screen)
-        assert screen_text(screen) != before
-        assert "1.200" in screen_text(screen)  # the score of the last iteration
-        assert script.received["preset"] == "quickstart"
-
-
 async def test_space_pauses_and_resumes_and_the_footer_shows_only_what_applies() -> None:
     async with workbench(scripted_run.steered, size=(160, 40)) as (screen, pilot):
 
@@ -265,17 +253,6 @@ async def test_the_footer_follows_a_key_whose_action_has_a_parameter() -> None:
         await until(pilot, lambda: "e problem" in screen_text(screen).splitlines()[-1])
 
 
-async def test_typing_in_a_search_field_steers_nothing() -> None:
-    script = Script(scripted_run.done)
-    async with workbench(script) as (screen, pilot):
-        await pilot.press("f2", "slash")
-        await until(pilot, lambda: isinstance(screen.focused, Input))
-        await pilot.press("s", "space", "q", "c", "z")
-        await pilot.pause()
-        assert script.received == {}
-        assert screen.app.screen is screen
-
-
 async def test_a_lost_terminal_ends_the_screen_and_not_the_run() -> None:
     async with workbench(scripted_run.wait) as (screen, pilot):
         await begin(screen, pilot)
@@ -327,21 +304,14 @@ async def test_resume_and_duplicate_do_not_open_the_run_as_well() -> None:
         await until(pilot, lambda: "iteration 1/12" in status(screen))
         assert screen.supervisor.trains_here
         assert banner(screen) == ""
-
-
-async def test_no_run_is_duplicated_while_another_is_controlled_through_the_configuration() -> None:
-    make_run("past")
-    async with workbench(scripted_run.wait) as (screen, pilot):
-        await begin(screen, pilot)
-        document = screen.query_one(ConfigPane).document
+        document = screen.config.document
         await pilot.press("f7")
-        await until(pilot, lambda: "past" in screen_text(screen))
         table = screen.query_one(RunTable)
         while table.selected is None or table.selected.name != "past":
             await pilot.press("down")
         await pilot.press("d")
         await until(pilot, lambda: "duplicate once it has ended" in banner(screen))
-        assert screen.query_one(ConfigPane).document is document
+        assert screen.config.document is document, "the run is controlled through it"
 
 
 async def test_a_complete_run_continues_for_as_many_iterations_as_requested() -> None:
@@ -362,19 +332,6 @@ async def test_a_complete_run_continues_for_as_many_iterations_as_requested() ->
         assert script.received["resume"] == Path("runs/past")
         assert script.received["config"].ppo.iterations == 17
         assert screen.query_one(ConfigPane).document.get("ppo.iterations") == 17
-
-
-async def test_a_name_in_use_is_reported_at_once_and_the_run_on_the_screen_stays() -> None:
-    make_run("past")
-    script = Script(scripted_run.done)
-    async with workbench(script, watch=Path("runs/past")) as (screen, pilot):
-        await until(pilot, lambda: "■ stopped" in status(screen))
-        screen.query_one(ConfigPane).document.set("run.name", "past")
-        await pilot.press("space")
-        await until(pilot, lambda: "run.name = 'past' is in use" in banner(screen))
-        assert script.received == {}
-        assert "■ stopped" in status(screen)
-        assert "past" in status(screen)
 
 
 async def test_a_run_that_trains_is_not_controlled_through_unsaved_changes() -> None:

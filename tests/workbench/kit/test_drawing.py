@@ -222,14 +222,10 @@ def old_and_new(parts: list[Part]) -> tuple[str, ...]:
 
 @given(TEXTS, TEXTS)
 def test_the_parts_joined_are_the_two_texts(old: str, new: str) -> None:
-    assert old_and_new(word_diff(old, new)) == (old, new)
-
-
-@given(TEXTS, TEXTS)
-def test_neighbouring_parts_differ_in_kind_and_none_is_empty(old: str, new: str) -> None:
     parts = word_diff(old, new)
+    assert old_and_new(parts) == (old, new)
     assert all(text for _, text in parts)
-    assert all(one[0] != other[0] for one, other in itertools.pairwise(parts))
+    assert all(one[0] != other[0] for one, other in itertools.pairwise(parts)), "neighbours differ in kind"
 
 
 @given(TEXTS)

@@ -140,14 +140,11 @@ def test_each_state_has_a_sign_of_its_own(state: str, sign: str) -> None:
     assert f"{sign} {state}" in status_text(shown)
 
 
-def test_the_newest_alarm_is_beside_the_state_with_the_number_of_others() -> None:
+def test_the_worst_alarm_whichever_came_last_is_beside_the_state_with_the_number_of_others() -> None:
     one, two = view(*TRAINING, alarm(3)), view(*TRAINING, alarm(3), alarm(4, code="truncation", level="error"))
     assert status_text(one, 80).startswith("quickstart-0001  ● training   ⚠ KL high   iteration 3/12")
     assert "   ✖ truncation and 1 more   iteration" in status_text(two)
     assert "␛[2J [b]" in status_text(view(*TRAINING, alarm(3, code="\x1b[2J_[b]")))
-
-
-def test_the_worst_alarm_is_beside_the_state_whichever_came_last() -> None:
     reported = (alarm(3, code="no_signal"), alarm(2, level="error"), alarm(3, code="step_nan", level="error"))
     assert "   ✖ step NaN and 2 more   " in status_text(view(*TRAINING, reported[1], reported[2], reported[0]))
     assert "   ✖ step NaN and 2 more   " in status_text(view(*TRAINING, reported[1], reported[0], reported[2]))

@@ -36,6 +36,7 @@ from workbench.kit import theming
 from workbench.kit.theming import (
     ALL_STYLES,
     DEFAULT_THEME,
+    DEFAULT_THEMES,
     EXTRA_VARIABLES,
     FEW_COLORS_THEME,
     SHIPPED_THEMES,
@@ -93,19 +94,12 @@ def styles_on_screen(app: App[None]) -> list[tuple[str, Style]]:
     ]
 
 
-def test_at_least_six_themes_are_shipped_and_the_default_is_one_of_them() -> None:
-    themes = shipped_themes()
-    assert len(themes) >= 6
-    assert DEFAULT_THEME in themes
-    assert any(not theme.dark for theme in themes.values())
-    assert any(theme.ansi for theme in themes.values())
-
-
 def test_the_shipped_files_pass_the_checks_of_a_users_file() -> None:
     themes, problems = read_themes(SHIPPED_THEMES)
     assert (themes, problems) == (shipped_themes(), [])
     assert {*themes} == {path.stem for path in SHIPPED_THEMES.glob("*.toml")}, "each is in a file of its name"
     assert all(EXTRA_VARIABLES.keys() <= theme.variables.keys() for theme in themes.values())
+    assert {*DEFAULT_THEMES.values()} <= {*themes}
 
 
 @pytest.mark.parametrize("name", [name for name, theme in shipped_themes().items() if not theme.ansi])
@@ -172,18 +166,14 @@ def test_a_broken_file_is_reported_and_leaves_the_shipped_theme(tmp_path: Path, 
     assert themes == {}
 
 
-def test_of_two_user_files_with_one_name_the_second_is_reported(tmp_path: Path) -> None:
+def test_a_name_that_is_taken_is_reported_and_anything_but_a_file_is_skipped(tmp_path: Path) -> None:
     write_theme(tmp_path, "a.toml", name="mine", dark=True)
     write_theme(tmp_path, "b.toml", name="mine", dark=False)
+    (tmp_path / "folder.toml").mkdir()
+    os.mkfifo(tmp_path / "pipe.toml")
     themes, problems = read_themes(tmp_path)
     assert problems == [f"{tmp_path / 'b.toml'}: name = 'mine' is taken by another file"]
     assert themes["mine"].dark
-
-
-def test_anything_but_a_file_is_skipped(tmp_path: Path) -> None:
-    (tmp_path / "folder.toml").mkdir()
-    os.mkfifo(tmp_path / "pipe.toml")
-    assert read_themes(tmp_path) == ({}, [])
 
 
 async def test_a_changed_file_of_the_current_theme_changes_the_screen(tmp_path: Path) -> None:
@@ -248,18 +238,13 @@ def test_a_wheel_carries_the_themes_and_finds_them(tmp_path: Path) -> None:
     site = tmp_path / "site"
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         wheel.extractall(site)
-    assert (site / "workbench" / "kit" / "keymaps" / "vim.toml").is_file()
-    assert (site / "workbench" / "kit" / "help.tcss").is_file()
+    for packed in ("kit/keymaps/vim.toml", "kit/help.tcss", "docs/workbench.md"):
+        assert (site / "workbench" / packed).is_file()
     code = "from workbench.kit.theming import *; print(len(shipped_themes()), SHIPPED_THEMES)"
-    reported = subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(site)},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    count, _, where = reported.stdout.strip().partition(" ")
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    python = [sys.executable, "-P", "-c", code]
+    reported = subprocess.check_output(python, cwd=tmp_path, env=environment, text=True)
+    count, _, where = reported.strip().partition(" ")
     assert int(count) >= 6
     assert where == str(site / "workbench" / "themes")
 
@@ -411,20 +396,13 @@ def test_curves_and_letters_stay_legible() -> None:
     assert ascii_text("╭─┬│ Zoë ▁▄█ 語") == "+-+| Zoe _-# ??"
 
 
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({"PPO_WORKBENCH_ASCII": "1"}, True),
-        ({"TERM": "linux"}, True),
-        ({"PPO_WORKBENCH_ASCII": "", "TERM": "xterm"}, False),
-        ({"PPO_WORKBENCH_ASCII": "0", "TERM": "linux"}, False),
-    ],
-)
-def test_the_environment_decides(environment: dict[str, str], expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("locale.getencoding", lambda: "utf-8")
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert needs_ascii() is expected
+    cases = (("1", "xterm", True), ("", "linux", True), ("", "xterm", False), ("0", "linux", False))
+    for wanted, terminal, expected in cases:
+        monkeypatch.setenv("PPO_WORKBENCH_ASCII", wanted)
+        monkeypatch.setenv("TERM", terminal)
+        assert needs_ascii() is expected
     monkeypatch.setenv("PPO_WORKBENCH_ASCII", "")
     monkeypatch.setattr("locale.getencoding", lambda: "ISO-8859-1")
     assert needs_ascii()

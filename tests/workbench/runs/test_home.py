@@ -17,7 +17,7 @@ from runs_app import RunsApp
 from scripted_run import Script, alarm, ended
 from textual.widgets import OptionList
 from waiting import until
-from workbench_app import HOME, screen_text, settle, start_run, status, workbench
+from workbench_app import HOME, screen_text, settle, status, workbench
 from workspace_runs import LONG_NAME, write_run, write_workspace
 
 from trainer.config import Config, load_config
@@ -40,8 +40,6 @@ from workbench.screen.home import NextRun, home_facts
 from workbench.screen.main_screen import MainScreen
 from workbench.system.environment import ScreenSettings
 from workbench.text import plain
-
-CONFIG = Path("config")
 
 
 @pytest.fixture(autouse=True)
@@ -113,18 +111,6 @@ async def test_what_a_slow_reading_finds_is_shown_though_another_was_requested_m
         assert "Reading runs" in screen_text(screen)
         go_on.set()
         await until(pilot, lambda: "broken" in screen_text(screen))
-
-
-@pytest.mark.parametrize("key", ["t", "enter"])
-async def test_a_run_can_be_started_while_the_runs_are_read(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_workspace(time.time())
-    go_on, glance_at = Event(), run_listing.glance_at
-    monkeypatch.setattr(run_listing, "glance_at", lambda run: go_on.wait(60) and glance_at(run))
-    async with workbench(Script(scripted_run.wait), size=(80, 24), pane=HOME) as (screen, pilot):
-        assert "Reading runs" in screen_text(screen)
-        await start_run(pilot, key)
-        await until(pilot, lambda: screen.supervisor.trains_here)
-        go_on.set()
 
 
 async def test_the_cursor_goes_from_the_choices_to_the_runs_and_enter_opens_one() -> None:

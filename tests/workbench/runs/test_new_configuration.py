@@ -25,11 +25,10 @@ def option(title: str, reward_models: tuple[Path, ...] = ()) -> Option:
 
 
 def write_files() -> None:
-    Path("model").mkdir()
+    for folder in ("model", "bare", "no-weights"):
+        Path(folder).mkdir()
     Path("model/config.json").write_text("{}")
     Path("model/model.safetensors").write_bytes(b"")
-    Path("bare").mkdir()
-    Path("no-weights").mkdir()
     Path("no-weights/config.json").write_text("{}")
     Path("good.jsonl").write_text(json.dumps({"prompt": "Once", "mood": "glad"}) + "\n")
     Path("other.jsonl").write_text(json.dumps({"question": "Why?", "number": 3}) + "\n")

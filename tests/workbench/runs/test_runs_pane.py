@@ -250,9 +250,8 @@ async def test_clicks_choose_open_and_sort() -> None:
         await pilot.click(RunTable, offset=(3, 20))  # below the last run
 
 
-@pytest.mark.parametrize("is_read_meanwhile", [False, True])
-async def test_a_run_is_renamed_with_its_mark_and_the_cursor_and_the_app_is_informed(
-    is_read_meanwhile: bool, monkeypatch: pytest.MonkeyPatch
+async def test_a_run_is_renamed_with_its_mark_and_the_app_is_informed_also_if_the_runs_are_read_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     app = RunsApp()
 
@@ -263,21 +262,20 @@ async def test_a_run_is_renamed_with_its_mark_and_the_cursor_and_the_app_is_info
             threading.Event().wait(0.01)
         return renamed
 
-    if is_read_meanwhile:
-        monkeypatch.setattr(runs_pane, "rename_run", rename)
+    monkeypatch.setattr(runs_pane, "rename_run", rename)
     async with app.run_test() as pilot:
         await settle(pilot)
         await pilot.press("m", "e")
         await pilot.pause()
         field = app.screen.query_one(Input)
         assert field.value == "c-run"
-        field.value = "b-run"
-        if not is_read_meanwhile:
+        for name, problem in (("b-run", "run 'b-run' exists already"), ("a b", "is not a name for a run")):
+            field.value = name
             await pilot.press("enter")
             await settle(pilot)
-            assert app.names == ["c-run", "b-run", "a-run"]
-            assert "run 'b-run' exists already" in str(app.screen.query_one(".detail", Static).render())
-            assert app.toasts == [], "it is reported where it is typed"
+            assert problem in str(app.screen.query_one(".detail", Static).render())
+        assert app.names == ["c-run", "b-run", "a-run"]
+        assert app.toasts == [], "it is reported where it is typed"
         field.value = "better"
         await pilot.press("enter")
         await settle(pilot)

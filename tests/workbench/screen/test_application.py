@@ -173,18 +173,6 @@ async def test_a_token_is_explained_and_the_model_asked_while_it_trains_and_afte
         assert screen.supervisor.failure == ""
 
 
-async def test_a_missing_model_is_a_message_with_the_way_out(tmp_path: Path) -> None:
-    toml = workspace(tmp_path)
-    async with workbench(None, source=str(toml), overrides=(f"model.path={tmp_path}/nowhere",)) as (screen, pilot):
-        await start_run(pilot)
-        await until(pilot, lambda: "nowhere" in screen_text(screen).split("╭")[0])
-        assert not screen.supervisor.trains_here
-        assert screen.app.is_running
-        assert not (tmp_path / "runs").exists()
-        await pilot.press("f8")
-        await until(pilot, lambda: "nowhere" in screen_text(screen).split("╭")[-1])
-
-
 CRASHING = """
 import sys
 
@@ -259,18 +247,16 @@ def test_a_run_goes_on_without_an_application_until_a_signal_saves_it(terminal: 
     assert 'raise ZeroDivisionError("a bug of ours")' in crash.read_text()
 
 
-def test_a_signal_ends_a_run_that_outlives_the_application() -> None:
+def test_a_signal_ends_a_run_that_outlives_the_application_and_a_second_interrupt_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left: list[bool] = []
+    monkeypatch.setattr("workbench.app.leave_now", lambda: left.append(True))
     app = WorkbenchApp(Opening())
     assert not app.handle_signal(signal.SIGHUP), "the run outlives its terminal"
     app.crashed = True
     assert app.handle_signal(signal.SIGHUP)
     assert app.ended_by == signal.SIGHUP
-
-
-def test_a_second_interrupt_ends_a_run_without_a_screen_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    left: list[bool] = []
-    monkeypatch.setattr("workbench.app.leave_now", lambda: left.append(True))
-    app = WorkbenchApp(Opening())
     for crashed in (False, True):
         app.crashed = crashed
         app.ended_by = None

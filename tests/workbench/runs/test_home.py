@@ -302,7 +302,7 @@ def test_a_chart_has_the_asked_size_and_its_scale_round_numbers() -> None:
     assert "1.000" in plain(first)
     assert plain(last).split("└")[1].split() == ["7", "9"]
     lines = curve_lines(metric, [("series", 1, [-0.1657, 0.0312, 0.3333])], 60, 12)
-    labels = [text for line in map(plain, lines) if (text := line.partition("│")[0].strip()) and "│" in line]
+    labels = [line.partition("┤")[0].strip() for line in map(plain, lines) if "┤" in line]
     assert len(labels) >= 2
     assert [float(text) for text in labels] == sorted(map(float, labels), reverse=True)
     assert all(len(text.lstrip("-")) == 3 for text in labels), f"{labels} are not round"

@@ -27,10 +27,20 @@ HOSTILE = "[/x] [@click=app.quit]\x1b[31m\u202eabc\nnext \\"
 
 
 async def choose(pilot: Pilot[Any], query: str, name: str) -> None:
-    """Open what the palette lists first for `query`, which begins with `name`."""
-    assert (await palette_lines(pilot, query))[0].startswith(name)
+    """Open what the palette lists first for `query`, once that begins with `name`."""
+    await pilot.press("ctrl+p")
+    await until(pilot, lambda: isinstance(pilot.app.screen, CommandPalette))
     palette = pilot.app.screen
     assert palette.query_one(CommandInput).placeholder.endswith("runs, settings, presets, samples and docs")
+    palette.query_one(CommandInput).value = query
+
+    def first() -> str:
+        found = palette.query_one(CommandList)
+        return str(found.get_option_at_index(0).prompt) if found.option_count else ""
+
+    await until(pilot, lambda: first().startswith(name))
+    await until(pilot, lambda: not [worker for worker in palette.workers if worker.node is palette])
+    assert first().startswith(name)
     await pilot.press("enter")
     await until(pilot, lambda: pilot.app.screen is not palette)
 
@@ -41,7 +51,7 @@ async def palette_lines(pilot: Pilot[Any], query: str) -> list[str]:
     await until(pilot, lambda: isinstance(pilot.app.screen, CommandPalette))
     palette = pilot.app.screen
     palette.query_one(CommandInput).value = query
-    await until(pilot, lambda: bool(palette.query_one(CommandList).option_count))
+    await pilot.pause()
     await until(pilot, lambda: not [worker for worker in palette.workers if worker.node is palette])
     found = palette.query_one(CommandList)
     return [str(option.prompt) for option in found.options]

@@ -231,11 +231,13 @@ class LabelPane(Pane):
         state = self.worker.state if self.worker is not None else None
         if state is None or state is self.state or self.busy:
             return
-        if self.item is None:
+        if self.item is None or (self.item.label is None and state.current != self.item):  # judged in another window
+            reason = self.problem
             self._take(state)
+            self.problem = reason
         else:
             self.state = state
-            self._show_lines()
+        self._show_lines()
 
     # Judging. An action returns once its label is on disk: keys typed ahead then find the next item.
 

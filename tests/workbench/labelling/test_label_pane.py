@@ -18,8 +18,8 @@ from label_session import FakeSession, Labelling, item, items, kept_session, lab
 from snapshots import SNAPSHOTS, check, contrasts, drawn
 from textual import events
 
-from trainer.errors import StorageError
-from trainer.preferences.records import Item, Origin, Share
+from trainer.errors import StorageError, UsageError
+from trainer.preferences.records import Item, Judgement, Origin, Preference, Share
 from trainer.preferences.store import PreferenceStore
 from workbench.kit.footer import KeyFooter
 from workbench.kit.theming import DEFAULT_THEME, shipped_themes
@@ -122,6 +122,19 @@ async def test_a_refused_label_stays_with_its_reason_and_can_be_made_again() -> 
         await until(lambda: not app.pane.busy)
         await pilot.press("3", "2", "1")
         assert session.judgements[1].ranking == ((2,), (1,), (0,))
+
+
+async def test_an_item_that_was_judged_in_another_window_makes_way_for_the_next() -> None:
+    session = FakeSession(items(2))
+    async with labelling(session) as (app, pilot):
+        session.refusal = UsageError("item 1 has a label: label the next one")
+        await pilot.press("1")
+        await until(lambda: "Not saved: 1 is better" in app.reported("problem"))
+        elsewhere = Preference(comparison=session.items[0].item.comparison, judgement=Judgement.chosen("b"))
+        session.labels.append((0, elsewhere))
+        session.now()
+        await until(lambda: "left 1" in app.text)
+        assert "item 1 has a label" in app.reported("problem")
 
 
 async def test_an_answer_for_a_session_that_was_left_shows_nothing() -> None:

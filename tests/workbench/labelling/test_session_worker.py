@@ -176,6 +176,19 @@ def test_a_label_after_which_the_session_cannot_be_read_is_refused(worker: Sessi
     assert places(label(worker, 0).result()) == (1, 3, 0, 1)
 
 
+def test_an_item_that_another_window_labelled_is_refused_and_the_next_one_comes(
+    worker: SessionWorker, path: Path
+) -> None:
+    first = worker.item(0).result()
+    with opened(path) as other:
+        other.resume(1)
+        label(other, 0).result()
+    with pytest.raises(UsageError, match="item 1 has a label, or was judged in another session: label the next one"):
+        worker.label(first, B).result()
+    assert places(until(worker, lambda state: state.record.done)) == (1, 3, None, 1)
+    assert prompts(path) == ["p0"]
+
+
 def test_a_decision_is_saved_even_when_nobody_waits_for_it_any_more(worker: SessionWorker, path: Path) -> None:
     go_on, first = threading.Event(), worker.item(0).result()
     worker.undo().add_done_callback(lambda _: go_on.wait(60))  # holds the thread

@@ -161,7 +161,7 @@ def _cut(adapter: Path) -> None:
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
-def _config(adapter: Path, **changes: Any) -> None:
+def change(adapter: Path, **changes: Any) -> None:
     file = adapter / "adapter_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
@@ -174,9 +174,9 @@ def _config(adapter: Path, **changes: Any) -> None:
         (lambda adapter: (adapter / "adapter_config.json").write_text("{}"), "num_layers"),
         (lambda adapter: (adapter / "adapter_config.json").write_text("{"), "Expecting property name"),
         (lambda adapter: (adapter / "adapter_config.json").write_text("[1]"), "must be a mapping"),
-        (lambda adapter: _config(adapter, lora_parameters={"rank": 4}), "scale"),
-        (lambda adapter: _config(adapter, lora_parameters=3), "does not fit"),
-        (lambda adapter: _config(adapter, num_layers=1), "layers.0.self_attn.q_proj.lora_.: not an adapter parameter"),
+        (lambda adapter: change(adapter, lora_parameters={"rank": 4}), "scale"),
+        (lambda adapter: change(adapter, lora_parameters=3), "does not fit"),
+        (lambda adapter: change(adapter, num_layers=1), "layers.0.self_attn.q_proj.lora_.: not an adapter parameter"),
         (_cut, "incomplete download"),
     ],
 )
@@ -194,7 +194,7 @@ def test_an_adapter_carries_its_version_and_a_newer_one_is_refused_by_name(llama
     assert json.loads((adapter / "adapter_config.json").read_text())["schema"] == 1
     (adapter / "adapter_config.json").write_text('{"num_layers": 2}')
     assert read_adapter_config(adapter) == {"schema": 1, "num_layers": 2}, "as mlx-lm and version 0.1.0 write it"
-    _config(adapter, schema=2)
+    change(adapter, schema=2)
     with pytest.raises(ModelError) as raised:
         load_tiny(llama, adapter=str(adapter))
     newer = f"adapter '{adapter}' was written by a newer version (schema 2, this one knows up to 1)"
@@ -237,11 +237,6 @@ def model(tmp_path: Path) -> Path:
 @pytest.fixture
 def adapter(tmp_path: Path, model: Path) -> Path:
     return written(tmp_path / "adapter", random_policy(model).policy_parameters())
-
-
-def change(adapter: Path, **settings: Any) -> None:
-    path = adapter / SETTINGS
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
 
 
 def arrays_of(adapter: Path) -> dict[str, mx.array]:

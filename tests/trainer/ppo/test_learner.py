@@ -176,17 +176,6 @@ def assert_slope(actor: ActorCriticLLM, batch: Experience, ppo: PPOConfig, **how
     return gradient
 
 
-@pytest.mark.parametrize("entropy_coef", [0.0, 0.5])
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_the_joint_gradient_agrees_with_finite_differences_of_the_loss(
-    tmp_path: Path, entropy_coef: float, temperature: float
-) -> None:
-    actor = make_actor(tmp_path / "llama")
-    batch = moved_on(scored(actor, random_batch()))
-    ppo = PPOConfig(value_coef=0.3, entropy_coef=entropy_coef)
-    assert_slope(actor, batch, ppo, temperature=temperature)
-
-
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_of_the_loss_agrees_with_finite_differences_of_its_formula(tmp_path: Path, option: str) -> None:
     actor = make_actor(tmp_path / "llama")
@@ -194,8 +183,8 @@ def test_every_option_of_the_loss_agrees_with_finite_differences_of_its_formula(
     near = filled(batch.logprobs) + 0.2 * mx.random.normal(batch.mask.shape, key=mx.random.key(13))
     batch = batch._replace(sampler_logprobs=near)
     ppo = OPTIONS[option]
-    gradient = assert_slope(actor, batch, ppo, kl_coef=0.5)
-    plain = gradients(actor, batch, "joint", PPOConfig(value_coef=ppo.value_coef))[0]
+    gradient = assert_slope(actor, batch, ppo, kl_coef=0.5, temperature=0.7)
+    plain = gradients(actor, batch, "joint", PPOConfig(value_coef=ppo.value_coef), temperature=0.7)[0]
     assert abs(flat(plain) - flat(gradient)).max() > 1e-3 * abs(flat(plain)).max(), "the option does something"
 
 

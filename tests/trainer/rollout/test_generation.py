@@ -22,6 +22,7 @@ from tiny import FAMILIES, load_tiny, make_checkpoint, make_prompts, make_tokeni
 from benchmarks.family_values import MUST_TRAIN
 from trainer.config.schema import RolloutConfig
 from trainer.data import Prompt
+from trainer.events import Progress, silent
 from trainer.fitting.optimisation import micro_batch_rows
 from trainer.models.backbone import LoadedModel
 from trainer.rollout import generation
@@ -46,10 +47,13 @@ def ending(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     return load_tiny(folder)
 
 
-def roll(model: LoadedModel, texts: list[str] | None = None, *, seed: int = 3, **sampling: Any) -> list[Response]:
+def roll(
+    model: LoadedModel, texts: list[str] | None = None, *, seed: int = 3, progress: Progress = silent, **sampling: Any
+) -> list[Response]:
     prompts = make_prompts(model.tokenizer, TEXTS if texts is None else texts)
     settings = RolloutConfig(**{"max_new_tokens": 12} | sampling)
-    return generate_responses(model.backbone, model.tokenizer, prompts, settings, key=mx.random.key(seed))
+    key = mx.random.key(seed)
+    return generate_responses(model.backbone, model.tokenizer, prompts, settings, key=key, progress=progress)
 
 
 def next_logprobs(model: LoadedModel, tokens: list[int], temperature: float = 1.0) -> np.ndarray:
@@ -89,15 +93,8 @@ def test_slots_do_not_change_what_is_written(ending: LoadedModel) -> None:
 
 def test_a_finished_sequence_frees_its_slot(ending: LoadedModel) -> None:
     steps: list[int] = []
-    prompts = make_prompts(ending.tokenizer, TEXTS * 3)
-    sampling = RolloutConfig(max_new_tokens=24, slots=2)
-    responses = generate_responses(
-        ending.backbone,
-        ending.tokenizer,
-        prompts,
-        sampling,
-        key=mx.random.key(3),
-        progress=lambda done, total: steps.append(done - sum(steps)),
+    responses = roll(
+        ending, TEXTS * 3, max_new_tokens=24, slots=2, progress=lambda done, _: steps.append(done - sum(steps))
     )
     lengths = [len(response.tokens) for response in responses]
     assert max(steps) <= 2
@@ -258,16 +255,8 @@ def test_a_progress_callback_that_raises_ends_the_rollout_and_the_next_one_works
             raise Stopped
 
     expected = roll(model)
-    prompts = make_prompts(model.tokenizer, TEXTS)
     with pytest.raises(Stopped):
-        generate_responses(
-            model.backbone,
-            model.tokenizer,
-            prompts,
-            RolloutConfig(max_new_tokens=12),
-            key=mx.random.key(3),
-            progress=stop,
-        )
+        roll(model, progress=stop)
     assert roll(model) == expected
 
 
@@ -417,34 +406,25 @@ def spell(text: str, prompts: list[str], **sampling: Any) -> list[Response]:
 ALPHABET = "".join(map(chr, range(33, 127)))
 
 
-def test_a_stop_text_ends_a_response_of_which_every_token_is_kept() -> None:
-    (response,) = spell("abcdefghij", ["a"], stop=["fgh"])
-    assert response.tokens == Tokenizer().encode("bcdefgh")
-    assert len(response.logprobs) == 7
-    assert (response.text, response.truncated) == ("bcde", False)
-
-
-def test_a_stop_text_may_be_longer_than_any_window_of_tokens() -> None:
-    (response,) = spell(ALPHABET, ["!"], stop=[ALPHABET[10:60]])
-    assert response.text == ALPHABET[1:10]
-    assert len(response.tokens) == 59
-
-
-def test_a_stop_text_of_several_bytes_a_letter_is_found() -> None:
-    (response,) = spell("abé§z", ["a"], stop=["é§"])
-    assert response.text == "b"
-    assert len(response.tokens) == 5
-
-
-def test_the_text_ends_at_the_earliest_of_the_stop_texts_that_one_token_completes() -> None:
-    for stop in (["special", "<sp"], ["<sp", "special"], ["special", "l0", "<sp"], ["<"]):
-        (response,) = spell("ab<special0>", ["a"], stop=stop)
-        assert (response.text, len(response.tokens)) == ("b", 2)
-
-
-def test_a_stop_text_that_repeats_within_a_token_is_cut_at_its_first_place() -> None:
-    (response,) = spell("ab&-&-&", ["a"], stop=["-&"])
-    assert response.text == "b&"
+@pytest.mark.parametrize(
+    ("spelt", "stop", "text", "tokens"),
+    [
+        ("abcdefghij", ["fgh"], "bcde", 7),
+        (ALPHABET, [ALPHABET[10:60]], ALPHABET[1:10], 59),  # longer than any window of tokens
+        ("abé§z", ["é§"], "b", 5),  # of several bytes a letter
+        ("ab<special0>", ["special", "<sp"], "b", 2),  # the earliest of those that one token completes
+        ("ab<special0>", ["special", "l0", "<sp"], "b", 2),
+        ("ab&-&-&", ["-&"], "b&", 2),  # the first of its places within a token
+    ],
+)
+def test_a_stop_text_ends_a_response_of_which_every_token_is_kept(
+    spelt: str, stop: list[str], text: str, tokens: int
+) -> None:
+    for limit in (64, tokens):  # at the last place it is no truncation
+        (response,) = spell(spelt, [spelt[0]], stop=stop, max_new_tokens=limit)
+        assert (response.text, response.truncated) == (text, False)
+        assert len(response.tokens) == len(response.logprobs) == tokens
+        assert response.tokens == Tokenizer().encode(spelt)[1 : 1 + tokens]
 
 
 def test_a_stop_text_in_the_prompt_or_across_its_end_does_not_count() -> None:
@@ -459,11 +439,6 @@ def test_each_sequence_ends_by_itself_and_frees_its_slot() -> None:
         responses = spell(ALPHABET, prompts, stop=["e", "k"], slots=slots, max_new_tokens=16)
         assert [r.text for r in responses] == [ALPHABET[1:17], "bcd", "cd", "ghij", "{|}~" + "~" * 12]
         assert [r.truncated for r in responses] == [True, False, False, False, True]
-
-
-def test_a_stop_text_at_the_last_place_is_not_a_truncation() -> None:
-    (response,) = spell("abcdefghij", ["a"], stop=["fgh"], max_new_tokens=7)
-    assert (response.text, response.truncated) == ("bcde", False)
 
 
 def test_the_stop_token_is_not_in_the_text_also_as_a_stop_text() -> None:

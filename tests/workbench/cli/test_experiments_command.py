@@ -335,7 +335,7 @@ def test_branches_and_controls_train_once_however_often_they_are_asked_for(
 def test_a_killed_branch_is_finished_by_the_same_command(runs: Path, finished: Path) -> None:
     helper = str(Path(__file__).parents[2] / "support/runs_helper.py")
     arguments = ("branch", "a", "--dir", str(runs), *CHANGE, "--trust-code", "--name")
-    killed = run_python(helper, "kill", "update", "2", *arguments, "killed")
+    killed = run_python(helper, "update", "2", *arguments, "killed")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert branch(runs, *CHANGE, "--name", "other") == 0
     assert sorted(path.name for path in runs.iterdir()) == ["a", "killed"], "it is the same branch"

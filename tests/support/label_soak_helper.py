@@ -23,6 +23,7 @@ ITEMS = 500
 GUIDELINES = "Prefer what is true."
 _CHOICES: tuple[Choice, ...] = ("a", "b", "tie", "both_bad", "skip")
 _BACK = 30  # a repeat asks again what was judged this many items earlier
+MOST = 60  # steps of a process, which then waits to be killed, however late that is on a busy machine
 
 
 def decision(position: int) -> Judgement:
@@ -55,7 +56,7 @@ def _label(session: SessionWorker, rng: random.Random, output: int) -> None:
     found = session.kept().result()[0]
     plan = SessionPlan(queues=(), limit=ITEMS)
     state = (session.resume(found[0].id) if found else session.begin("ann", plan, GUIDELINES)).result()
-    while True:
+    for _ in range(MOST):
         last, current = state.last, state.current
         doubt = last.label.judgement.note if last is not None and last.label is not None else ""
         if last is not None and doubt == "slip":
@@ -76,6 +77,7 @@ def _label(session: SessionWorker, rng: random.Random, output: int) -> None:
         else:
             return
         os.write(output, f"{reported}\n".encode())
+    signal.pause()
 
 
 def _reported(state: SessionState, position: int) -> str:

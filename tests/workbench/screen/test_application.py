@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -47,11 +49,6 @@ def note(moment, *names):
     with open("loaded.txt", "a") as file:  # the screen takes what is printed
         file.write(f"{moment} {found}\\n")
 
-class Terminal:
-    encoding = "utf-8"
-    def isatty(self): return True
-    def __getattr__(self, name): return getattr(sys.__stdout__, name)
-
 open_panes, run = WorkbenchApp._open, App.run
 
 async def first_frame_is_there(self):
@@ -70,7 +67,6 @@ def headless(self, **options):
     return run(self, headless=True, **options)
 
 WorkbenchApp._open, App.run = first_frame_is_there, headless
-sys.stdin = Terminal()
 sys.stdout.isatty = lambda: True
 sys.exit(main([]))
 """
@@ -78,7 +74,10 @@ sys.exit(main([]))
 
 def test_the_first_frame_needs_no_configuration_and_the_panes_no_tensors(tmp_path: Path) -> None:
     program = f"HEAVY = {HEAVY}\n{PROGRAM}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    keyboard, terminal = pty.openpty()
+    done = subprocess.run([sys.executable, "-c", program], stdin=terminal, capture_output=True, text=True)
+    for descriptor in (keyboard, terminal):
+        os.close(descriptor)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "loaded.txt").read_text().splitlines() == ["first frame []", "panes []"]
 

@@ -98,13 +98,6 @@ def test_any_text_comes_back_from_its_tokens(tokenizer: Any, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-@pytest.mark.starter
-def test_control_tokens_are_single_and_end_a_reply(tokenizer: Any) -> None:
-    assert tokenizer.encode("<|endoftext|><|im_start|><|im_end|>") == [0, 1, 2]
-    assert set(tokenizer.eos_token_ids) == {0, 2}
-    assert (tokenizer.bos_token_id, tokenizer.pad_token_id) == (1, 2)
-
-
 # The conversion
 
 

@@ -264,18 +264,6 @@ def test_garbage_in_the_padding_reaches_neither_gradient_nor_metric(
 # What is trained
 
 
-def test_the_joint_gradient_is_policy_plus_c1_times_value(actor: ActorCriticLLM, batch: Experience) -> None:
-    def joint(c1: float) -> Trainables:
-        return gradients(actor, batch, "joint", PPO.model_copy(update={"value_coef": c1}))[0]
-
-    policy, value = (gradients(actor, batch, objective)[0] for objective in ("policy", "value"))
-    close(flat(joint(0), "policy"), flat(policy))
-    close(flat(joint(0.3), "value"), 0.3 * flat(value))
-    trunk = flat(joint(1), "policy") - flat(joint(0), "policy")  # the value loss reaches the shared trunk
-    close(flat(joint(0.3), "policy"), flat(policy) + 0.3 * trunk)
-    assert abs(trunk).max() > 1e-3
-
-
 def test_the_critics_share_is_that_of_its_gradient_on_the_shared_trunk(tmp_path: Path) -> None:
     actor = make_actor(tmp_path / "llama")
     batch = moved_on(scored(actor, random_batch()))

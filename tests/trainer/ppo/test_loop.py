@@ -245,14 +245,6 @@ def test_prefix_scores_that_take_too_long_go_further_apart_and_a_checkpoint_reme
     assert [len(batch) for batch in resumed.calls] == [4, 4]
 
 
-def test_a_number_of_tokens_stays_whatever_its_prefix_scores_take(tmp_path: Path) -> None:
-    source = Working(0.3)
-    ppo = ppo_with(tmp_path, source, "ppo.prefix_scores=2")
-    ppo.iteration(1)
-    ppo.iteration(2)
-    assert [len(batch) for batch in source.calls] == [4, 4 * 3] * 2
-
-
 def test_prefixes_are_decoded_as_the_scored_response_is(tmp_path: Path) -> None:
     ppo = ppo_with(tmp_path, source := Working(), "ppo.prefix_scores=1")
     decode, prompts = ppo.tokenizer.decode, list(ppo.prompts[:1])

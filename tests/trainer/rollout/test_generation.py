@@ -14,6 +14,7 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 from batches import random_batch
+from families import tiny_backbone
 from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.models.cache import KVCache
@@ -283,21 +284,8 @@ def test_padding_and_end_tokens_inside_a_response_are_response() -> None:
     assert (batch.truncated.tolist(), batch.prompt_indices) == ([1.0, 0.0], [4, 9])
 
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 OF_256 = ["mamba2"]  # a padded row of its batch needs chunks of 256, mlx-lm's step
 LONG = ["mamba2", "nemotron_h", "qwen3_5"]
-
-
-@pytest.fixture(autouse=True)
-def _benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-
-
-def backbone_of(family: str) -> nn.Module:
-    from families import tiny_backbone
-
-    backbone: nn.Module = tiny_backbone(family, mx.float32)
-    return backbone
 
 
 def prompts_of(lengths: Sequence[int]) -> list[Prompt]:
@@ -320,7 +308,7 @@ def scored(prompt: Prompt, response: Response, backbone: nn.Module) -> list[floa
 
 
 def check(family: str, lengths: Sequence[int], chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    backbone, prompts = backbone_of(family), prompts_of(lengths)
+    backbone, prompts = tiny_backbone(family, mx.float32), prompts_of(lengths)
     at_once = responses_to(prompts, backbone)
     monkeypatch.setattr(generation, "PREFILL_STEP", chunk)
     for prompt, one, other in zip(prompts, responses_to(prompts, backbone), at_once, strict=True):
@@ -349,7 +337,7 @@ def test_a_chunk_is_a_multiple_of_the_step_of_a_recurrence() -> None:
 
 @pytest.mark.parametrize("family", ["gemma3", "mamba2", "qwen3_5", "recurrent_gemma"])  # the last one row at a time
 def test_samples_of_a_prompt_admitted_one_after_the_other_are_those_admitted_at_once(family: str) -> None:
-    backbone = backbone_of(family)
+    backbone = tiny_backbone(family, mx.float32)
     prompts = [prompt for prompt in prompts_of((20, 9, 1)) for _ in range(4)]
     at_once = responses_to(prompts, backbone)
     for slots in (3, 6):

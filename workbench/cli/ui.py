@@ -123,6 +123,10 @@ def open_workbench(opening: Opening) -> int:
             except BaseException as bug:  # noqa: BLE001  the run on the trainer's thread goes on, and needs its signals
                 app.report.write("".join(traceback.format_exception(bug)))
                 message = None
+        if app.terminal_gone:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for descriptor in (0, 1, 2):
+                os.dup2(nowhere, descriptor)
         supervisor = app.main.supervisor if app.main is not None else None
         if supervisor is not None and supervisor.trains_here and not supervisor.stuck:
             _go_on_without(app, supervisor)
@@ -140,9 +144,6 @@ def open_workbench(opening: Opening) -> int:
 def _go_on_without(app: WorkbenchApp, supervisor: Supervisor) -> None:
     """Wait for a run whose screen has gone, and say how to watch it if there still is a terminal."""
     if app.terminal_gone:
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):
-            os.dup2(nowhere, descriptor)
         supervisor.wait()
         return
     from workbench.run.sentences import short_path

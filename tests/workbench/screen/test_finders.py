@@ -60,7 +60,7 @@ async def palette_lines(pilot: Pilot[Any], query: str) -> list[str]:
 async def test_the_palette_finds_and_opens_one_of_each_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written_run(Path("runs/past"))
     make_run("other")
-    async with workbench(watch=Path("runs/past")) as (screen, pilot):
+    async with workbench(watch=Path("runs/past"), size=(80, 24)) as (screen, pilot):
         samples = screen.query_one(SamplesPane)
         await settle(pilot)
         await until(pilot, lambda: samples.check_action("bookmark", ()) is True)

@@ -264,15 +264,15 @@ class PPO:
         ratios = np.full((self.passes, *batch.mask.shape), np.nan, dtype=np.float32)
         seed = [c.run.seed, Purpose.MINIBATCHES, number]
         draws = [np.random.default_rng([*seed, epoch]).permutation(batch.size) for epoch in range(self.passes)]
-        for epoch, part in (
-            (epoch, part) for epoch, draw in enumerate(draws) for part in np.split(draw, ppo.minibatches)
-        ):
-            rows: list[int] = part.tolist()
+        passes = [
+            (epoch, part.tolist()) for epoch, draw in enumerate(draws) for part in np.split(draw, ppo.minibatches)
+        ]
+        for epoch, rows in passes:
             minibatch = batch.take(rows)
             if epoch == ppo.epochs:  # after the last step
                 if objectives != ["value"]:
-                    last = self.learner.ratios(minibatch, temperature=settings.temperature, progress=progress)
-                    ratios[epoch, rows, : last.shape[1]] = np.array(last)
+                    part = self.learner.ratios(minibatch, temperature=settings.temperature, progress=progress)
+                    ratios[epoch, rows, : part.shape[1]] = np.array(part)
                 continue
             if not minibatch.mask.any() or (found and found[-1].outcome == "target_kl"):
                 continue

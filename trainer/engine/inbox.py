@@ -56,7 +56,8 @@ def send(folder: Path, command: Command, **values: Any) -> str:
     if len(text.encode(errors="replace")) > _MAX_BYTES:
         raise UsageError(f"the {command} takes more than {_MAX_BYTES // 1024} KiB: shorten its prompt or its prefix")
     name = f"{time.time_ns():020d}-{os.getpid()}-{next(_count):06d}.json"
-    with storage_error(f"cannot leave a request in '{run.control}'", "only the user who trains a run can steer it"):
+    way_out = "fix the folder; only the user who trains a run can steer it"
+    with storage_error(f"cannot leave a request in '{run.control}'", way_out):
         _write(run.control / name, text)
     return name
 
@@ -137,8 +138,8 @@ class Inbox:
                     self._remove(left)
 
     def take(self) -> None:
-        """Pass on the requests since the last call, in the order of sending."""
-        for path in sorted(self._path.glob("[!.]*.json")):
+        """Pass on the requests since the last call, in the order of sending; none from behind a link."""
+        for path in sorted(self._path.glob("[!.]*.json")) if is_folder(self._path) else ():
             if path.name in self._seen:
                 continue
             self._seen.add(path.name)

@@ -90,7 +90,7 @@ def test_requests_and_questions_that_nobody_can_take_are_refused(folder: RunFold
 def test_a_request_that_cannot_be_written_is_reported_and_leaves_nothing(folder: RunFolder) -> None:
     with folder.lock():
         folder.control.write_text("not a folder")
-        with pytest.raises(StorageError, match="cannot leave a request in"):
+        with pytest.raises(StorageError, match=r"cannot leave a request in '.*needs; fix the folder; only the user"):
             send(folder.root, "stop")
         with pytest.raises(StorageError, match=r"cannot use .* for requests"):
             Box(folder)
@@ -269,6 +269,11 @@ def test_a_link_is_neither_a_request_nor_an_answer(folder: RunFolder, tmp_path: 
     assert inbox.take() == []
     assert complaints == ["request '1.json' ignored: it is a symbolic link"]
     assert list(folder.control.iterdir()) == []
+    folder.control.rename(folder.root / "moved")
+    folder.control.symlink_to(tmp_path)  # whose files are not requests, and are not removed
+    assert inbox.take() == []
+    folder.control.unlink()
+    (folder.root / "moved").rename(folder.control)
     (folder.control / "answer.json").symlink_to(tmp_path / "elsewhere.json")
     with pytest.raises(StorageError, match="it is a symbolic link; ask again"):
         read_answer(folder.control / "answer.json")

@@ -19,10 +19,10 @@ from trainer.engine.answers import answer
 from trainer.engine.artifacts import save_samples
 from trainer.engine.initial import check_init, init_policy, init_value_model
 from trainer.engine.trainable import Trainable
-from trainer.errors import ChangedPromptsError, DataError, StorageError, counted, storage_error
+from trainer.errors import ChangedPromptsError, DataError, StorageError, counted, storage_error, writing
 from trainer.evaluation.held_out import ReferenceBaseline, evaluate
 from trainer.events import DataChanged, Evaluation, Event, Phase
-from trainer.files import PRIVATE, SHARED, is_file, read_regular, remove, write_whole
+from trainer.files import PRIVATE, SHARED, is_file, read_regular, write_whole
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.policy_checkpoint import (
@@ -36,7 +36,7 @@ from trainer.questions import Answer, Question
 from trainer.rewards import Rewards, build_rewards, load_functions
 from trainer.rewards.model_reward import keep_models
 from trainer.rollout.token_texts import TokenTexts
-from trainer.runs.checkpoint_files import newest_checkpoint
+from trainer.runs.checkpoint_files import newest_checkpoint, remove_best
 from trainer.runs.folder import PROMPTS_BYTES, RunFolder
 
 STATISTICS_RESTARTED = "reward.sources changed: the running statistics of reward.normalize start again"
@@ -125,9 +125,10 @@ class PPOTraining(Trainable):
         if self._changed_data:
             message = f"the prompts have changed ({self._changed_data}): evaluations before this cannot be compared"
             self.hooks.report(DataChanged(iteration=self.number, message=message))
-            remove(folder.best)
+            remove_best(folder)
         if self._changed_data or not is_file(folder.prompts):
-            write_whole(folder.prompts, self._record, mode=SHARED if self.config.run.shared else PRIVATE)
+            with writing(f"'{folder.prompts}'"):
+                write_whole(folder.prompts, self._record, mode=SHARED if self.config.run.shared else PRIVATE)
 
     def opening(self) -> Callable[[], Evaluation] | None:
         """Return the evaluation of the untrained policy, unless there is one."""

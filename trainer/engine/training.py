@@ -32,7 +32,6 @@ from trainer.events import (
     RunEnded,
     State,
 )
-from trainer.files import remove
 from trainer.fitting.memory_limit import (
     REFUSED,
     Smaller,
@@ -51,7 +50,7 @@ from trainer.preferences.records import Preference
 from trainer.questions import Answer, Question, unanswered
 from trainer.rewards import Trust, trust_all
 from trainer.rewards.model_reward import keep_models, unfinished_models, with_checkpoints
-from trainer.runs.checkpoint_files import load_newest, newest_checkpoint, read_best
+from trainer.runs.checkpoint_files import load_newest, newest_checkpoint, read_best, remove_best
 from trainer.runs.folder import RunFolder, check_name_is_free, open_to_train, write_config
 from trainer.runs.journal import read_journal
 from trainer.runs.sinks import Sink
@@ -406,7 +405,7 @@ class Training:
         self.ranks.same_state = False
         run.snapshot = kind.roll_back(older, run.snapshot, rollback)
         if (best := read_best(run.folder)) and best.iteration == run.iteration:  # that will contain another state
-            remove(run.folder.best)
+            remove_best(run.folder)
         run.checkpoints.saved_at = -1  # an existing checkpoint of this iteration contains another state
         run.save_within()
         self._finish_rollback(rollback, build=build)

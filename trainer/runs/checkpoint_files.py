@@ -279,6 +279,12 @@ def write_best(folder: RunFolder, best: Best) -> None:
         write_whole(folder.best, json.dumps(best._asdict(), indent=2) + "\n")
 
 
+def remove_best(folder: RunFolder) -> None:
+    """Delete best.json in `folder`, if it is there. Raises StorageError."""
+    with storage_error(f"cannot delete '{folder.best}'", "fix the folder"):
+        remove(folder.best)
+
+
 def best_checkpoint(folder: RunFolder) -> Path | None:
     """Return the checkpoint in `folder` of the best evaluation; None if there is none, or it is not whole."""
     best = read_best(folder)
@@ -339,7 +345,7 @@ def listed_sizes(checkpoint: Path) -> dict[str, int]:
         sizes = {name: int(about["bytes"]) for name, about in files.items()}
     except FileNotFoundError:
         raise ValueError("state.json is missing") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"state.json cannot be read ({type(error).__name__})") from None
     for name in sizes:
         path = Path(name)
@@ -355,9 +361,11 @@ def _damage(checkpoint: Path) -> str:
     except ValueError as error:
         return str(error)
     for name, size in sizes.items():
-        if not (checkpoint / name).is_file():
-            return f"{name} is missing"
-        if (actual := (checkpoint / name).stat().st_size) != size:
+        try:
+            actual = (checkpoint / name).stat().st_size
+        except (OSError, ValueError):  # also one that was deleted a moment ago, and a name that no file can have
+            return f"{shortened(name)} is missing"
+        if actual != size:
             return f"{name} has {actual} bytes instead of {size}"
     return ""
 

@@ -157,6 +157,11 @@ def test_prompts_that_have_changed_are_named_and_begin_a_new_series_of_evaluatio
     folder.prompts.write_text(record_before[:-9])
     with pytest.raises(StorageError, match=r"prompts.sha256' is damaged: restore a copy, or delete it"):
         record(load_config(folder.config, more), resume=folder.root)
+    folder.prompts.unlink()
+    folder.prompts.mkdir()
+    with pytest.raises(StorageError, match=r"^cannot write '.*prompts.sha256': "):
+        record(load_config(folder.config, more), resume=folder.root)
+    folder.prompts.rmdir()
     folder.prompts.write_text(record_before)
     file.write_text("\n".join([*lines, *new]))
     accepted = record(load_config(folder.config, more), resume=folder.root, accept_data=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
 import platform
@@ -378,6 +379,8 @@ def test_the_newest_checkpoint_is_the_highest_number_and_folders_under_construct
         ("state.json", b"{}", r"state\.json cannot be read"),
         ("state.json", b"[" * 100_000, r"state\.json cannot be read"),
         ("state.json", b'{"files": {"/nowhere/at-all": {"bytes": 1}}}', r"state\.json lists '/nowhere/at-all'"),
+        ("state.json", b'{"files": {"policy": {"bytes": 1e999}}}', r"state\.json cannot be read"),
+        ("state.json", b'{"files": {"%s": {"bytes": 1}}}' % (b"a" * 300), "a{59}… is missing"),
     ],
 )
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_taken(
@@ -394,6 +397,25 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_taken(
     assert found == [whole]
     assert re.search(f"'step-000010' ignored: {damage}", problem)
     assert prune_checkpoints(folder, 1) == [], "whole ones count, so that one always remains"
+
+
+def test_a_checkpoint_that_its_run_deletes_while_it_is_looked_at_is_none(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, pruned = checkpoint(folder, 5), checkpoint(folder, 10)
+    stat = Path.stat
+
+    def stat_of_pruned(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        found = stat(path, follow_symlinks=follow_symlinks)
+        if path.is_relative_to(pruned) and path.suffix == ".safetensors":
+            pruned.rename(folder.checkpoints / ".step-000010.removed")
+        return found
+
+    monkeypatch.setattr(Path, "stat", stat_of_pruned)
+    (pruned / "state.json").write_text(
+        json.dumps({"files": {name: {"bytes": 100} for name in ("policy/adapters.safetensors", "z")}})
+    )
+    assert checkpoints(folder).paths == [kept]
 
 
 def test_pruning_keeps_the_newest_and_returns_the_deleted(folder: RunFolder) -> None:

@@ -204,7 +204,7 @@ def _parsed(text: str, place: str, *, is_file: bool = False) -> Any:
         where, hint = place, ""
         if is_file:
             where, hint = f"{place}:{error.lineno}", "; name a file with one object per line .jsonl"
-        raise DataError(f"{where}: not JSON: {error.msg} at column {error.colno}{hint}") from None
+        raise DataError(f"{where}: not JSON: {error.msg.removesuffix(' at')} at column {error.colno}{hint}") from None
     except ValueError:  # of int()
         raise DataError(f"{place}: has a number of thousands of digits: shorten it") from None
     except RecursionError:

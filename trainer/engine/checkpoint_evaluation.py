@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -154,7 +155,10 @@ def _held_out_of_pairs(
     model = load_backbone(config.model)
     data = policy_comparisons(preferences, model, dpo)
     prompts, warnings = _first(data.prompts, dpo.eval.prompts, options)
-    if not began_with(folder, data):
+    known = False
+    with contextlib.suppress(StorageError):  # what it began with cannot be read: only a resumed run needs that
+        known = began_with(folder, data)
+    if not known:
         warnings.append("the preferences are not those of the training: some of these may have been trained on")
     return prompts, warnings, model
 

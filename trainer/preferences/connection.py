@@ -90,8 +90,12 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     With `create`, the store must be writable. Raises UsageError if there is no such file and none is to be created,
     StorageError if it cannot be used, is another program's file or of a newer version.
     """
-    with storage_error(f"cannot open '{path}'", "name a file that you may read"):
-        mode = path.stat().st_mode if path.exists() else None
+    mode = None
+    with (
+        storage_error(f"cannot open '{path}'", "name a file that you may read"),
+        contextlib.suppress(FileNotFoundError),
+    ):
+        mode = path.stat().st_mode
     if mode is None and not create:
         raise UsageError(
             f"there is no preference store '{path}': import or label some preferences first, or name another file"

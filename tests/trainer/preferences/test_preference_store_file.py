@@ -146,8 +146,12 @@ def test_a_missing_store_is_reported_where_none_should_be_made(tmp_path: Path) -
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize(("name", "rule"), [("", "is not a file"), ("missing/preferences.db", "its folder is missing")])
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [("", "is not a file"), ("missing/preferences.db", "its folder is missing"), ("loop", "levels of symbolic links")],
+)
 def test_an_impossible_location_is_reported(tmp_path: Path, name: str, rule: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(StorageError, match=rule):
         PreferenceStore(tmp_path / name)
 

@@ -235,6 +235,9 @@ def test_a_dpo_run_is_evaluated_by_its_samples_as_it_evaluated_itself(
     data.write_text("\n".join(pairs[:20]))
     assert cli.main(["evaluate", str(tmp_path / "runs/d")]) == 0
     assert "the preferences are not those of the training" in capsys.readouterr().err
+    (tmp_path / "runs/d/pairs.sha256").unlink()
+    assert cli.main(["evaluate", str(tmp_path / "runs/d")]) == 0
+    assert "the preferences are not those of the training" in capsys.readouterr().err
     config = tmp_path / "runs/d/config.toml"
     values = tomllib.loads(config.read_text())
     config.write_text(tomli_w.dumps(values | {"reward": values["reward"] | {"sources": []}}))

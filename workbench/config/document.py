@@ -28,7 +28,9 @@ from workbench.text import visible
 _PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\[^\n])*+"|'[^'\n]*+')"""
 _DOTTED = rf"{_PART}(?:[ \t]*+\.[ \t]*+{_PART})*+"
 _KEY_OR_TABLE = re.compile(rf"[ \t]*+(?:({_DOTTED})[ \t]*+=|(\[\[?)[ \t]*+({_DOTTED})[ \t]*+\]\]?[ \t]*+(?:#|$))")
-_LONG_STRING = re.compile(r'"""(?:\\.|[^\\])*?(?:"""|\Z)' r"|'''.*?(?:'''|\Z)", re.DOTALL)
+_STRING_OR_COMMENT = re.compile(
+    r'"""(?:\\.|[^\\])*?(?:"""|\Z)|"(?:\\[^\n]|[^"\\\n])*+"?' r"|'''.*?(?:'''|\Z)|'[^'\n]*+'?|#[^\n]*+", re.DOTALL
+)
 _STEPS = 1000  # most steps that can be undone
 
 
@@ -140,7 +142,7 @@ class ConfigDocument:
         found: dict[str, int] = {}
         counts: dict[str, int] = {}  # of each array of tables
         table = ""
-        bare = _LONG_STRING.sub(lambda string: "\n" * string[0].count("\n"), self.text)
+        bare = _STRING_OR_COMMENT.sub(lambda found: "\n" * found[0].count("\n") or found[0], self.text)
         for number, line in enumerate(bare.split("\n"), 1):
             if (match := _KEY_OR_TABLE.match(line)) is None:
                 continue

@@ -51,7 +51,8 @@ def timeline(marks: Sequence[Mark], width: int, evaluations: Sequence[Mark] = ()
         heading.append(f"checkpoint {last}" if first == last else several)
     text = " · ".join(heading)
     if len(text) >= width:
-        text = text.removeprefix("events · ").partition(",")[0]
+        text = text.partition(",")[0]
+        text = text if len(text) < width else text.removeprefix("events · ")
     lines: list[Line] = []
     for shown in (evaluations, others):
         if shown is others and marks:

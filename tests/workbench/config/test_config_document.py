@@ -397,6 +397,8 @@ def test_a_key_is_found_on_its_line_or_that_of_its_parent(key: str, line: int | 
         ("x = nonsense y\nz = 'open\n[t]", {"x": 1, "z": 2, "t": 3}),
         ('a = """x\n[no] \\"""\nkey = 1"""\nb = 2', {"a": 1, "b": 4}),
         ('a = [\n["x"],\n]\n[b]', {"a": 1, "b": 4}),
+        ("# three \"\"\" or '''\na = 1", {"a": 2}),
+        ("a = \"it's '''#\"\nb = '\"\"\"#'\nc = 3", {"a": 1, "b": 2, "c": 3}),
     ],
 )
 def test_strings_comments_and_values_hold_no_keys(text: str, lines: dict[str, int]) -> None:

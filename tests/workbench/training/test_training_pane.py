@@ -417,7 +417,8 @@ def test_errors_and_warnings_come_first_and_the_newest_of_a_kind_on_top():
     [
         ([12], 70, " events · 1 · checkpoint 12 ─"),
         ([10, 20, 15], 70, " events · 1 · checkpoints 10 to 20, newest 15 ─"),
-        ([10, 20, 15], 40, " 1 · checkpoints 10 to 20 ─"),  # shorter, not cut
+        ([10, 20, 15], 40, " events · 1 · checkpoints 10 to 20 ─"),  # shorter, not cut
+        ([10, 20, 15], 30, " 1 · checkpoints 10 to 20 ─"),
     ],
 )
 def test_checkpoints_are_folded_into_the_heading(saved: list[int], width: int, heading: str):

@@ -159,6 +159,8 @@ class ConfigForm(MountedWhole, Container):
         self.document = document
         self._sent: set[str] = set()  # to the run, which has not confirmed them
         self._newest: SettingChanged | None = None  # of the run's changes that the document includes
+        if self._editor is None:
+            self.note = ""
 
     def compose(self) -> ComposeResult:
         yield self.rows
@@ -192,7 +194,7 @@ class ConfigForm(MountedWhole, Container):
             self.post_message(self.Changed(document=False))
 
     def say(self, note: str) -> None:
-        """Show a note, which is safe to print, above the help until the cursor moves; an empty one removes it."""
+        """Show a note, which is safe to print, above the help until the cursor moves or the document changes."""
         self.note = note
         style = "$text-error" if note.startswith("✖") else "$text-warning"
         help_text = help_content(self.rows.selected)
@@ -336,6 +338,8 @@ class ConfigForm(MountedWhole, Container):
             self.say(visible(str(error)))
         if self.document.text == before:
             return False
+        if self._editor is None:
+            self.note = ""  # it was about the text before
         self.post_message(self.Changed(document=True))
         return True
 

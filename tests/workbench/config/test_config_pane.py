@@ -278,6 +278,7 @@ async def test_an_error_in_the_toml_locks_the_form_until_it_is_fixed() -> None:
         assert "the TOML has an error" in s.help()
         await s.press("u")
         assert not s.document.syntax_error
+        assert "the TOML has an error" not in s.help()
 
 
 async def test_toml_is_coloured_by_token_and_can_be_read_in_every_theme() -> None:
@@ -543,7 +544,9 @@ async def test_other_settings_wait_for_the_end_of_the_run() -> None:
         assert not s.document.dirty
         assert s.app.heard == []
         await s.press("escape")
+        assert "cannot change during a run" in s.help()
         s.pane.set_running(False)
+        assert "cannot change during a run" not in s.help()
         await s.go_to("ppo.minibatches")
         await s.press("right")
         assert s.document.get("ppo.minibatches") == 2

@@ -110,7 +110,7 @@ def layout(width: int, height: int, *, large: int, small: int, scores: bool, eve
         ("time", 1, 1),
         ("events", min(events, 3), 1),
         ("chart", _FAIR_CHART, deep),
-        ("histogram", _HISTOGRAM if scores and not beside else 0, 1),
+        ("histogram", int(scores and not beside), _HISTOGRAM),  # whole or not at all
         ("events", min(events, 6), 1),
         ("chart", int(_SHARE * height / max(deep, 1)), deep),
         ("cell", 2, rows),
@@ -120,9 +120,8 @@ def layout(width: int, height: int, *, large: int, small: int, scores: bool, eve
         more = max(min(wanted - lines[part], free // max(each, 1)), 0)
         lines[part] += more
         free -= more * each
-    histogram = lines["events"] if beside else lines["histogram"]
+    histogram = lines["events"] if beside else lines["histogram"] * _HISTOGRAM
     if histogram < _HISTOGRAM:
-        free += lines["histogram"]
         histogram, beside = 0, False
     charts = tuple(lines["chart"] + free // deep + (place < free % deep) for place in range(large))
     shown = lines["events"] + (0 if deep else free)

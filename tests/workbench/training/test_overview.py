@@ -109,6 +109,8 @@ def test_scores_are_beside_the_events_in_a_wide_pane_and_above_them_in_others():
     assert not narrow.beside
     assert narrow.below == narrow.histogram + narrow.events
     assert not layout(198, 55, large=2, small=11, scores=True, events=0).beside
+    low = layout(43, 34, large=2, small=12, scores=True, events=9)
+    assert (low.charts, low.histogram, low.events) == ((8, 8), 0, 5), "no line is kept for a histogram without room"
 
 
 # Where the time went

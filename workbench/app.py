@@ -262,6 +262,8 @@ class WorkbenchApp(ThemedApp[str]):
         """
         if number == signal.SIGHUP and not self.crashed:
             self.terminal_gone = True
+            # The SIGCONT that comes with it would let Textual begin to read and draw once more, in threads that stay.
+            signal.signal(signal.SIGCONT, lambda *_: None)
             self._call_soon(self.exit)
             return False
         if self.crashed and self.ended_by is not None and number == signal.SIGINT:

@@ -153,14 +153,37 @@ def test_colours_are_counted_by_what_the_environment_says(term: str, colorterm: 
     assert int(done.stdout) == shown
 
 
-def test_a_run_outlives_its_terminal(terminals: list[Terminal], tmp_path: Path) -> None:
-    terminals.append(terminal := Terminal(tmp_path, "patient"))
+COUNTING = """
+import runpy
+import sys
+from textual.drivers.linux_driver import LinuxDriver
+
+
+def start(driver):
+    with open("started", "a") as file:
+        file.write("x")
+    start_application_mode(driver)
+
+
+start_application_mode, LinuxDriver.start_application_mode = LinuxDriver.start_application_mode, start
+sys.path.insert(0, {support!r})
+runpy.run_module("scripted_run", run_name="__main__")
+"""
+
+
+def test_a_run_outlives_its_terminal_which_is_not_read_or_drawn_on_again(
+    terminals: list[Terminal], tmp_path: Path
+) -> None:
+    program = tmp_path / "counting.py"
+    program.write_text(COUNTING.format(support=str(ROOT / "tests" / "support")))
+    terminals.append(terminal := Terminal(tmp_path, "patient", program))
     terminal.wait_for("Training F3")
     terminal.start_run("iteration 1/12")
-    terminal.close()  # SIGHUP
+    terminal.close()  # SIGHUP and SIGCONT
     (tmp_path / "go").touch()
     assert terminal.process.wait(DEADLINE) == 0
     assert (tmp_path / "ended").exists()
+    assert (tmp_path / "started").read_text() == "x"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])

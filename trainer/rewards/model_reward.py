@@ -244,8 +244,8 @@ def _place(path: str) -> str:
     saved = checkpoints(RunFolder(folder)).paths
     if (folder / "policy").is_dir() or (saved and (saved[-1] / "policy").is_dir()):
         raise RewardError(
-            f"reward source '{path}' is a run of PPO, which has no reward model: name a run of `ppo-workbench "
-            "reward-model train`"
+            f"reward source '{path}' is a run of PPO or DPO, which has no reward model: name a run of "
+            "`ppo-workbench reward-model train`"
         )
     with _errors_of(path):
         return str(reward_model_folder(folder))

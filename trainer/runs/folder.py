@@ -254,11 +254,14 @@ def run_folders(runs_dir: Path) -> list[RunFolder]:
 
 
 def free_names(runs_dir: Path, prefix: str) -> Iterator[str]:
-    """Yield names for new runs in `runs_dir`: `prefix` and the next free numbers. Raises StorageError."""
+    """Yield names for new runs in `runs_dir`: `prefix` and the next free numbers. Raises StorageError.
+
+    A folder that a failed start left does not count, so that `create_run` uses it.
+    """
     numbers = [
         int(folder.name.removeprefix(f"{prefix}-"))
         for folder in run_folders(runs_dir)
-        if re.fullmatch(rf"{re.escape(prefix)}-[0-9]+", folder.name)
+        if re.fullmatch(rf"{re.escape(prefix)}-[0-9]+", folder.name) and not _is_unborn(folder)
     ]
     for number in itertools.count(max(numbers, default=0) + 1):
         yield f"{prefix}-{number:04d}"

@@ -239,7 +239,10 @@ def test_a_path_that_names_no_reward_model_is_reported_with_a_way_out(folder: Pa
     assert "no such folder; paths are relative to" in wrong_path(folder, "nowhere/at/all")
     record(tiny_config(folder, "run.name=ppo", "ppo.iterations=1"))
     reported = wrong_path(folder, f"{folder}/runs/ppo")
-    assert "is a run of PPO, which has no reward model: name a run of `ppo-workbench reward-model train`" in reported
+    assert (
+        "is a run of PPO or DPO, which has no reward model: name a run of `ppo-workbench reward-model train`"
+        in reported
+    )
     assert "is a run of PPO" in wrong_path(folder, f"{folder}/runs/ppo/checkpoints/step-000001")
     assert "holds no reward model" in wrong_path(folder, f"{folder}/runs")
     card = newest(folder / "runs/rm") / "reward_model.json"

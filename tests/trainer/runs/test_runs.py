@@ -86,6 +86,7 @@ def test_a_run_without_a_name_is_numbered_after_its_preset_or_file(
 ) -> None:
     for there in ("here", "quickstart-0007", "quickstart-0099-copy", "other-0500"):
         (tmp_path / there).mkdir()
+        (tmp_path / there / "config.toml").touch()
     monkeypatch.chdir(tmp_path / "here")
     assert create_run(config(tmp_path), preset).root == tmp_path / name
 
@@ -149,7 +150,14 @@ def test_the_name_of_a_run_whose_configuration_cannot_be_written_stays_free(
         patch.setattr("trainer.runs.folder.config_text", fill_disk)
         with pytest.raises(StorageError, match="No space left on device"):
             create_run(config(tmp_path, "alpha"), "quickstart")
+        for _ in range(2):
+            with pytest.raises(StorageError, match="No space left on device"):
+                create_run(config(tmp_path, ""), "quickstart")
     assert create_run(config(tmp_path, "alpha"), "quickstart").name == "alpha"
+    assert [create_run(config(tmp_path, ""), "quickstart").name for _ in range(2)] == [
+        "quickstart-0001",
+        "quickstart-0002",
+    ]
 
 
 def test_a_run_opens_by_name_and_by_path_and_a_misspelt_one_is_answered_with_near_names(

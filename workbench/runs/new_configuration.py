@@ -22,7 +22,7 @@ from workbench.kit.saving import given_path
 from workbench.text import visible
 
 _ROWS = 20  # rows of a file of prompts that are read
-_COUNT = re.compile(r"\d{1,9}")  # of tokens
+_COUNT = re.compile(r"-?\d{1,99}")  # of tokens; the schema says which are allowed
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _PATH = re.compile(r"[~./]|.*/.*/")  # what a name on the hub does not look like
 _WEIGHTS = ("*.safetensors", "*.npz")

@@ -93,6 +93,8 @@ def test_every_answer_gives_valid_settings() -> None:
         ("Your own", "blank.jsonl", "is empty: remove the row"),
         ("Your own", "storyopenings", "did you mean 'story-openings'?"),
         ("A length", "forty", "'forty': must be a whole number"),
+        ("A length", "-3", "= -3: must be at least 0"),
+        ("A length", "99999999999", "= 99999999999: must be at most"),
         ("A pattern", "(", "is not a regular expression"),
         ("Your own function", "nowhere.py:score", "no file 'nowhere.py'"),
         ("Your own function", "several.py", "name a function of 'several.py': it has a, b"),

@@ -105,14 +105,14 @@ class Run:
             self.state(now)
 
     def in_folder(self, preset: str, steered: Steered, loop: Callable[[], str]) -> RunEnded:
-        """Create a new run's folder, as `create_run` does, and run `loop` under its lock; return how that ended.
+        """Create a new run's folder, as `create_run` does, and lock it; run `loop` and return how that ended.
 
         However `loop` ends, a checkpoint is saved if possible and an `end` event emitted. steered: handles requests;
         loop: returns why it is done.
         """
         if not self.resume:
             self.folder = create_run(self.config, preset, pairs=self.kind.fingerprint)
-        with self.folder.lock():
+        with contextlib.nullcontext() if self.resume else self.folder.lock():  # that of a resumed run is locked
             try:
                 self._open(steered)
             except TrainerError:

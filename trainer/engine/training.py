@@ -177,29 +177,31 @@ class Training:
         run, kind, ranks, config = self.run, self.run.kind, self.ranks, self.run.config
         check_shares(config, ranks)
         ranks.timeout = config.run.rank_timeout
-        run.state("loading")
-        if run.resume:
-            run.folder = open_to_train(run.resume, Path(config.run.dir))
-        else:
-            check_name_is_free(config)
-        ranks.send("load", config=config.model_dump(mode="json"))
-        self.memory_limit = _load(kind, run.folder if run.resume else None)  # bytes
-        ranks.idle = True
-        saved, _ = newest_checkpoint(run.folder) if run.resume else (None, [])  # loading it reports damaged ones
-        ranks.send("begin")
-        kind.build()
-        ranks.idle = True
-        if saved is None:
-            kind.initialise()
-        run.warnings += kind.warnings
-        run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(config.model)))
-        for change in fit(kind.config, *kind.sizes, self.memory_limit):  # before the first iteration
-            run.warnings.append(change.line)
-            run.config = changed(run.config, change.key, change.value)
-            kind.configure(changed(kind.config, change.key, change.value))
-        self.requested = run.config
-        run.snapshot = kind.snapshot()
-        return run.in_folder(preset, self, self._loop)
+        with contextlib.ExitStack() as held:
+            run.state("loading")
+            if run.resume:
+                run.folder = open_to_train(run.resume, Path(config.run.dir))
+                held.enter_context(run.folder.lock())  # or another process could change what this one has read
+            else:
+                check_name_is_free(config)
+            ranks.send("load", config=config.model_dump(mode="json"))
+            self.memory_limit = _load(kind, run.folder if run.resume else None)  # bytes
+            ranks.idle = True
+            saved, _ = newest_checkpoint(run.folder) if run.resume else (None, [])  # loading it reports damaged ones
+            ranks.send("begin")
+            kind.build()
+            ranks.idle = True
+            if saved is None:
+                kind.initialise()
+            run.warnings += kind.warnings
+            run.warnings += filter(None, (blas_warning(measure_matmul()), quantize_warning(config.model)))
+            for change in fit(kind.config, *kind.sizes, self.memory_limit):  # before the first iteration
+                run.warnings.append(change.line)
+                run.config = changed(run.config, change.key, change.value)
+                kind.configure(changed(kind.config, change.key, change.value))
+            self.requested = run.config
+            run.snapshot = kind.snapshot()
+            return run.in_folder(preset, self, self._loop)
 
     def _loop(self) -> str:
         """Do the remaining iterations; return why there are no more."""

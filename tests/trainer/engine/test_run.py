@@ -25,7 +25,7 @@ from runs_helper import (
 from scripted_run import alarm
 
 from trainer.config import Config, load_config
-from trainer.engine import artifacts
+from trainer.engine import artifacts, ppo
 from trainer.engine.control import Control
 from trainer.engine.training import train
 from trainer.errors import StorageError, UsageError
@@ -226,6 +226,20 @@ def test_a_resume_that_fails_leaves_the_settings_as_they_were(tmp_path: Path, mo
     with pytest.raises(UsageError, match="'trackio' is not installed"):
         record(load_config(folder.config, {"run": {"trackers": ["trackio"]}}), resume=folder.root)
     assert folder.config.read_bytes() == before
+
+
+def test_no_other_process_changes_a_run_that_loads_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tiny_config(tmp_path, "run.name=a", "ppo.iterations=1"))
+    folder = RunFolder(tmp_path / "runs/a")
+    config, load = load_config(folder.config, {"ppo": {"iterations": 2}}), ppo.load_backbone
+
+    def load_meanwhile(*arguments: Any) -> Any:
+        with pytest.raises(UsageError, match="run 'a' is being trained by process"), folder.lock():
+            pass
+        return load(*arguments)
+
+    monkeypatch.setattr(ppo, "load_backbone", load_meanwhile)
+    assert record(config, resume=folder.root).of(RunEnded)[-1].iteration == 2
 
 
 AT_TARGET = (

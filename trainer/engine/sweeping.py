@@ -128,7 +128,7 @@ def saved_sweep(name: str, runs_dir: Path) -> Sweep | None:
     planned it, StorageError if the file is damaged.
     """
     if not name or not re.fullmatch(RUN_NAME, name):
-        raise UsageError(f"{name!r} is not the name of a sweep: it must not be empty, and {PATTERNS[RUN_NAME]}")
+        raise UsageError(f"{name!r} is not the name of a sweep: it {PATTERNS[RUN_NAME]}")
     runs_dir = Path(os.path.realpath(runs_dir))
     path = runs_dir / f"{name}{SUFFIX}"
     try:

@@ -274,7 +274,7 @@ def rename_run(folder: RunFolder, new_name: str) -> RunFolder:
     the folder cannot be renamed.
     """
     if not new_name or not re.fullmatch(RUN_NAME, new_name):
-        raise UsageError(f"{new_name!r} is not a name for a run: it must not be empty, and {PATTERNS[RUN_NAME]}")
+        raise UsageError(f"{new_name!r} is not a name for a run: it {PATTERNS[RUN_NAME]}")
     renamed = RunFolder(folder.root.with_name(new_name))
     with folder.lock(), storage_error(f"cannot rename '{folder.root}' to '{new_name}'"):
         if renamed.root.exists():

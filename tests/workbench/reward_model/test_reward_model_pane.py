@@ -398,7 +398,9 @@ def settings(folder: Path, **more: object) -> list[str]:
 
 
 def test_a_training_reports_its_progress_and_leaves_a_model(store: Path, tmp_path: Path) -> None:
-    (tmp_path / "runs" / "labels-0007").mkdir(parents=True)
+    earlier = tmp_path / "runs" / "labels-0007"
+    earlier.mkdir(parents=True)
+    (earlier / "config.toml").touch()
     training = RewardTraining(store, tmp_path / "runs", settings(tmp_path))
     assert os.getpriority(os.PRIO_PROCESS, training.process.pid) >= 10
     assert os.getsid(training.process.pid) != os.getsid(0), "no terminal can end it"

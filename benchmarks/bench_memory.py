@@ -269,7 +269,7 @@ def _configuration(case: Case, folder: Path) -> AnyConfig:
 def _iterated(case: Case, config: Config) -> dict[str, int]:
     """Run an iteration of PPO, and an evaluation if there is one; return the peaks of the phases."""
     ppo = new_ppo(case, config)
-    mx.eval(ppo.learner.policy_optimizer.state, ppo.learner.value_optimizer.state)  # else allocated after the peak
+    mx.eval([optimizer.state for optimizer in ppo.learner.optimizers.values()])  # else allocated after the peak
     peaks = dict(ppo.iteration(1).metrics.memory)
     if config.eval.every:
         prompts = _prompts(config.eval.prompts, case.length, seed=2)

@@ -118,6 +118,7 @@ class LabelPane(Pane):
         self._drafts: dict[tuple[int, ...], Draft] = {}  # of items not shown now, by session, position and label
         self._place: tuple[int, ...] = ()  # of the item: session, position and label
         self._left_out: set[str] = set()  # lines that were shown
+        self._keys_for: tuple[object, ...] = ()
         self._keys: Keys = {}
 
     def compose(self) -> ComposeResult:
@@ -202,7 +203,10 @@ class LabelPane(Pane):
             view.show(None, texts.instead_of_item(self.state, self._keys, meanings))
         self._since = self._clock()
         self._show_lines()
-        self.refresh_bindings()
+        keys = self.worker is None, item is None, item and item.label is None, len(self.texts.completions)
+        if keys != self._keys_for:  # what `check_action` asks; mostly the next item has the keys of the last
+            self._keys_for = keys
+            self.refresh_bindings()
 
     def _show_lines(self) -> None:
         """Show the lines around the item."""

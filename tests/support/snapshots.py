@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from difflib import unified_diff
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -106,7 +107,8 @@ def check(text: str, path: Path) -> None:
     if os.environ.get("UPDATE_SNAPSHOTS"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
+    kept = path.read_text(encoding="utf-8")
+    assert text == kept, "\n".join(unified_diff(kept.splitlines(), text.splitlines(), lineterm=""))
 
 
 def _trimmed(text: str) -> str:

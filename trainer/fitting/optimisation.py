@@ -1,4 +1,4 @@
-"""What training of every kind shares: gradients over micro-batches, Adam and its schedule, and reports of its phases.
+"""Gradients over micro-batches, Adam with its schedule, and reports of phases, for training of every kind.
 
 Micro-batches fit the memory. Checkpoints hold Adam's tree.
 """

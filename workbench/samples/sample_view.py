@@ -67,7 +67,7 @@ class SampleView(MountedWhole, Vertical):
 
     @property
     def facts(self) -> TokenFacts | None:
-        """What is known about the token under the cursor."""
+        """The facts of the token under the cursor; None without a sample."""
         sample = self.text.sample
         return TokenFacts(sample, self.text.cursor) if sample is not None and len(sample) else None
 

@@ -73,7 +73,7 @@ FINDERS: dict[str, Callable[[Screen[object], str], Awaitable[Sequence[PaletteEnt
     "run": find_runs,
     "sample": find_samples,
 }
-"""What finds things of a kind: those with all of the words, the best first. The kinds that take longest are last."""
+"""A function for each kind of thing: it returns those with all of the words, best first. The slowest are last."""
 
 
 class Finder(Provider):

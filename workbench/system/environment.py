@@ -94,7 +94,7 @@ def is_light(reader: int, writer: int) -> tuple[bool | None, bytes]:
 
 @dataclass
 class ScreenSettings:
-    """What the screen remembers from one start to the next. Unknown or unusable entries of the file are ignored."""
+    """Settings that the screen keeps from one start to the next. Entries of the file that it cannot use are ignored."""
 
     theme: str = ""
     metrics: list[str] = field(default_factory=list)  # shown, in order; empty for the default ones

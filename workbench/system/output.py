@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -113,12 +114,18 @@ class _Terminal(io.FileIO):
     """A terminal that swallows what is drawn after it has gone, where an error would end Textual's writing thread.
 
     Without that thread the screen could not close: once its queue is full, the application waits for room for ever.
+    The first such write stands for SIGHUP, which may not come: `make` keeps it from its children and waits for them.
     """
+
+    gone = False
 
     def write(self, data: ReadableBuffer, /) -> int:
         try:
             return super().write(data) or 0
         except OSError:
+            if not self.gone:
+                self.gone = True
+                os.kill(os.getpid(), signal.SIGHUP)
             return memoryview(data).nbytes
 
 

@@ -365,9 +365,11 @@ os.write(2, f"back, {terminal}.".encode())
 """
 
 GONE = """
-import os, pty, sys
+import os, pty, signal, sys
 from pathlib import Path
 from workbench.system.output import native_output_to
+heard = []
+signal.signal(signal.SIGHUP, lambda number, _: heard.append(number))
 master, terminal = pty.openpty()
 os.dup2(terminal, 1)
 os.dup2(terminal, 2)
@@ -378,6 +380,7 @@ with native_output_to(Path(sys.argv[1])):
         sys.__stderr__.write("drawn" * 1000)
         sys.__stderr__.flush()
     sys.__stderr__.write("left in the buffer")
+sys.exit(0 if heard == [signal.SIGHUP] else f"heard {heard}")
 """
 
 
@@ -411,7 +414,7 @@ def test_a_log_that_cannot_be_opened_costs_the_output_and_not_the_screen(tmp_pat
     assert run_in_a_terminal(tmp_path / "a" / "workbench.log") == "drawn;back, True."
 
 
-def test_what_is_drawn_on_a_terminal_that_has_gone_is_lost_and_no_error(tmp_path: Path) -> None:
+def test_what_is_drawn_on_a_terminal_that_has_gone_is_lost_and_one_hang_up_instead_of_an_error(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", GONE, str(tmp_path / "log")], check=True)
     assert (tmp_path / "log").read_text() == ""
 

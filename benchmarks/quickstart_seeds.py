@@ -30,7 +30,7 @@ def train_ppo(run: Path, *settings: str, config: str = str(STORIES)) -> list[Any
         started = ["--resume", str(run)] if run.exists() else ["--name", run.name, "--config", config]
         for setting in () if run.exists() else settings:
             started += ["--set", setting]
-        command = [sys.executable, "-m", "workbench", "--no-ui", "--display", "plain", *started]
+        command = [sys.executable, "-m", "workbench", "--no-ui", "--trust-code", "--display", "plain", *started]
         subprocess.run(command, check=True, stdout=sys.stderr)
     return list(read_journal(path).events)
 

@@ -1,7 +1,9 @@
-"""Train PPO, RLOO or GRPO of TRL on the task of frontier.py, and print score and KL of each iteration.
+"""Train PPO, RLOO or GRPO of TRL on a task of frontier.py, and print score and KL of each iteration.
 
 Runs in TRL's own environment (requirements-trl.txt) and imports nothing of ours. What the task does not say is as TRL
-has it by default. Prints one JSON event per line: `run` with the versions in use, then an `iteration` each.
+has it by default, but that the head of PPO's critic begins at zero, and that gradients are clipped and Adam has the
+epsilon as on our side. Prints one JSON event per line: `run` with the versions in use, then an `iteration` each. The
+adapters of PPO after each iteration are left in the folder of the workload.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import torch
 import transformers
 import trl
 from datasets import Dataset
+from frontier_rewards import right_sum
 from side import Emit, event_output
 from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase, Trainer, TrainerCallback
@@ -76,10 +79,31 @@ def messages(prompt: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": prompt}]
 
 
-def build_ppo(workload: Workload, emit: Emit, output_dir: str, schedule: str) -> Trainer:
-    """Return PPOTrainer with a value model of the policy's size, as in its examples."""
-    tokenizer, vader = tokenizer_of(workload), SentimentIntensityAnalyzer()
-    reward = TextReward(tokenizer, lambda text: vader.polarity_scores(text)["compound"], workload["max_new_tokens"])
+class PromptReward(TextReward):
+    """Reward model for PPOTrainer that scores prompt and response together with a function of their texts."""
+
+    def score(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Return each response's score at every position, [B, T, 1], for token ids [B, T]."""
+        parts = input_ids[:, : -self.response_length], input_ids[:, -self.response_length :]
+        prompts, responses = (self.tokenizer.batch_decode(part, skip_special_tokens=True) for part in parts)
+        scores = torch.tensor([right_sum(*pair) for pair in zip(prompts, responses, strict=True)])
+        return scores[:, None, None].expand(*input_ids.shape, 1)
+
+
+def reward_of(workload: Workload, tokenizer: PreTrainedTokenizerBase) -> torch.nn.Module:
+    """Return what scores the task: a function, or a sequence classifier in a folder."""
+    reward, length = workload["reward"], workload["max_new_tokens"]
+    if reward == "lexicon":
+        vader = SentimentIntensityAnalyzer()
+        return TextReward(tokenizer, lambda text: vader.polarity_scores(text)["compound"], length)
+    if reward == "sums":
+        return PromptReward(tokenizer, lambda text: 0.0, length)
+    return scalar_model(reward)
+
+
+def build_ppo(workload: Workload, emit: Emit, output_dir: str, schedule: str, adapters: Path) -> Trainer:
+    """Return PPOTrainer with a value model of the policy's size, as in its examples; its adapters go to a folder."""
+    tokenizer = tokenizer_of(workload)
     ids = [
         tokenizer.apply_chat_template(messages(prompt), add_generation_prompt=True, return_dict=False)
         for prompt in workload["prompts"]
@@ -87,8 +111,12 @@ def build_ppo(workload: Workload, emit: Emit, output_dir: str, schedule: str) ->
     rows = [{"input_ids": row} for row in ids]
 
     def measured(logs: dict[str, float]) -> dict[str, float]:
+        trainer.policy_model.save_pretrained(adapters / str(journal.iteration))
         return {"score": logs["objective/scores"], "kl": logs["objective/kl"]}
 
+    value_model = scalar_model(workload["model"])
+    torch.nn.init.zeros_(value_model.score.weight)
+    journal = Journal(emit, 1, measured)
     trainer = PPOTrainer(
         args=PPOConfig(
             **common_settings(workload, output_dir, schedule),
@@ -99,19 +127,25 @@ def build_ppo(workload: Workload, emit: Emit, output_dir: str, schedule: str) ->
             stop_token="eos",
             kl_coef=workload["kl_coef"],
             num_sample_generations=0,
+            adam_epsilon=1e-5,
         ),
         processing_class=tokenizer,
         model=AutoModelForCausalLM.from_pretrained(workload["model"], dtype=torch.float32),
         ref_model=None,  # with an adapter: the policy with the adapter off
-        reward_model=reward,
-        value_model=scalar_model(workload["model"]),
+        reward_model=reward_of(workload, tokenizer),
+        value_model=value_model,
         train_dataset=rows,
         eval_dataset=rows,
         peft_config=lora_config(workload),
-        callbacks=[Journal(emit, 1, measured)],
+        callbacks=[journal],
     )
     # TRL's own loader shuffles
     trainer.dataloader = DataLoader(rows, workload["batch_size"], collate_fn=trainer.data_collator)
+
+    def clip(optimizer: Any, *_: Any) -> None:  # which PPOTrainer does not
+        torch.nn.utils.clip_grad_norm_([x for group in optimizer.param_groups for x in group["params"]], 1.0)
+
+    trainer.optimizer.optimizer.register_step_pre_hook(clip)
     return trainer
 
 
@@ -156,7 +190,9 @@ def main() -> None:
     )
     options = parser.parse_args()
     workload = json.loads(options.workload.read_text(encoding="utf-8"))
-    build = build_ppo if options.method == "ppo" else functools.partial(build_grouped, options.method)
+    build: Callable[..., Trainer] = functools.partial(build_grouped, options.method)
+    if options.method == "ppo":
+        build = functools.partial(build_ppo, adapters=options.workload.parent / "adapters")
     with event_output() as emit, tempfile.TemporaryDirectory() as output_dir:
         trainer = build(workload, emit, output_dir, options.schedule)
         versions = {module.__name__: module.__version__ for module in (trl, torch, transformers, peft)}

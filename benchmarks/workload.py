@@ -45,6 +45,7 @@ class Workload:
     temperature: float = 1.0
     kl_coef: float = 0.05
     seed: int = 0
+    reward: str = "lexicon"  # or "sums", or the folder of a sequence classifier
 
     @property
     def iterations(self) -> int:

@@ -16,7 +16,7 @@ than anything else here. Draws differ, because MLX and torch have different gene
 
 Each run leaves a journal in benchmarks/frontier/. What is compared is the best mean score of five iterations in a row
 whose mean KL is at most a level, and the score of the policy after them on 32 prompts of the task that nobody trained
-on, four responses to each: both sides are sampled by our engine, with the same draws.
+on: both sides are sampled by our engine, with the same draws.
 
 Run: .venv/bin/python benchmarks/frontier.py --task stories [--sides ours trl] [--seeds 0 1 2 3 4] [--jobs 2]
      .venv/bin/python benchmarks/frontier.py --task people --pairs harmless-base.jsonl.gz
@@ -53,13 +53,13 @@ from workbench.system.children import with_share_of_cores
 JOURNALS = HERE / "frontier"
 TASKS = ("openings", "stories", "sums", "people")
 METHODS = ("ppo", "rloo", "grpo")
-RATE = {"ours": 1e-4, "ours-prefix": 1e-4, "trl": 1e-4}  # the better one of 5e-5 and 1e-4 on `openings`, seeds 10 to 12
-SIDES = tuple(RATE)
+SIDES = ("ours", "ours-prefix", "trl")
 LEVELS = (2, 4, 8, 16)  # nats a sequence
 STRETCH = 5  # iterations of a mean
 ITERATIONS, BATCH = 30, 8
 SAMPLES = {"ppo": 1, "rloo": 4, "grpo": 4}  # per prompt
-HELD_OUT, DRAWS = 32, 4  # prompts, and responses to each
+HELD_OUT = 32  # prompts
+LEVEL_DRAWS, DRAWS = 2, 4  # responses to each, of the best policy within a level and of the last one
 PROMPT_TOKENS = 128  # at most, of the prompts of `people`
 
 COMMON = (
@@ -150,6 +150,11 @@ def train_reward_model(pairs: Path, folder: Path) -> tuple[Path, Path]:
     return run, classifier
 
 
+def rate_of(side: str, method: str) -> float:
+    """Return the learning rate of a side that was better on `openings`; that of TRL's RLOO and GRPO falls to 0."""
+    return 3e-4 if side == "trl" and method != "ppo" else 1e-4
+
+
 def workload(task: Task, method: str, seed: int, rate: float) -> Workload:
     """Return a method's work on a task and a seed: its prompts pass after pass, each pass in another order."""
     order = random.Random(seed)
@@ -209,7 +214,7 @@ def train_trl(
     """Train TRL's side; return its versions, iterations and adapters. Raises CalledProcessError if it fails."""
     work = workload(task, method, seed, rate)
     run.mkdir(parents=True, exist_ok=True)
-    command = [*peer_command(work, run, python, "trl_frontier.py"), method, "constant"]
+    command = [*peer_command(work, run, python, "trl_frontier.py"), method, "constant" if method == "ppo" else "linear"]
     quiet = os.environ | {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
     with (run / "log").open("w", encoding="utf-8") as log:
         done = subprocess.run(command, env=quiet, stdout=subprocess.PIPE, stderr=log, text=True, check=True)
@@ -219,19 +224,24 @@ def train_trl(
     return head, rows, [run / "adapters" / str(number) for number in range(1, ITERATIONS + 1)]
 
 
-def held_out_scores(task: Task, run: Path, rows: Sequence[Row], adapters: Sequence[Path]) -> list[dict[str, Any]]:
+def held_out_scores(task: Task, run: Path, rows: Sequence[Row], adapters: Sequence[Path]) -> list[Row]:
     """Score the policy in the middle of the best iterations within each level, and the last one, on new prompts."""
-    chosen = {level: best_stretch(rows, level) for level in LEVELS}
-    wanted = {str(level): start + STRETCH // 2 for level, start in chosen.items() if start is not None}
-    wanted["end"] = len(adapters)  # that many iterations done
-    numbers = sorted({number for number in wanted.values() if number})
     prompts = write_prompts(run.with_name(f"{run.name}-held-out.jsonl"), task.held_out)
     settings = [*our_settings(task, "ppo", 1e-4), f"data.prompts={prompts}", "run.seed=1000", "rollout.batch_size=32"]
-    command = [sys.executable, str(HERE / "frontier_policies.py"), *(str(adapters[number - 1]) for number in numbers)]
+    command = [sys.executable, str(HERE / "frontier_policies.py")]
     command += [part for one in settings for part in ("--set", one)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found = dict(zip(numbers, map(json.loads, done.stdout.splitlines()), strict=True))
-    return [{"held_out": name, "iteration": number, **found[number]} for name, number in wanted.items() if number]
+
+    def scored(wanted: Mapping[str, int], draws: int) -> list[Row]:
+        numbers = sorted(set(wanted.values()))
+        names = [str(adapters[number - 1]) for number in numbers]
+        given = [*command, "--draws", str(draws), *names]
+        done = subprocess.run(given, stdout=subprocess.PIPE, text=True, check=True)
+        found = dict(zip(numbers, map(json.loads, done.stdout.splitlines()), strict=True))
+        return [{"held_out": name, "iteration": number, **found[number]} for name, number in wanted.items()]
+
+    chosen = {str(level): best_stretch(rows, level) for level in LEVELS[1:]}
+    middles = {level: start + STRETCH // 2 for level, start in chosen.items() if start is not None}
+    return [*(scored(middles, LEVEL_DRAWS) if middles else []), *scored({"end": len(adapters)}, DRAWS)]
 
 
 def best_stretch(rows: Sequence[Row], level: float) -> int | None:
@@ -258,7 +268,7 @@ class Journal(NamedTuple):
 
     def on_new_prompts(self, level: float) -> float:
         """Return the score on new prompts of the policy that was best within `level`; NaN without one."""
-        return self.held_out.get(str(level), {}).get("score", math.nan)
+        return float(self.held_out.get(str(level), {}).get("score", math.nan))
 
 
 def journal(task: str, side: str, method: str, seed: int, rate: float, where: Path = JOURNALS) -> Path:
@@ -347,6 +357,8 @@ def main() -> None:
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--rates", nargs="+", type=float, help="instead of the rate chosen for each side")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting of ours")
+    parser.add_argument("--variant", default="", help="name of that change, in the names of the journals")
     parser.add_argument("--pairs", type=Path, help="pairs of hh-rlhf (harmless-base, .jsonl.gz), for the task people")
     parser.add_argument("--jobs", type=int, default=1, help="runs at once, each with its share of the cores")
     parser.add_argument("--dir", type=Path, default=Path("runs/frontier"), help="folder of the runs")
@@ -356,7 +368,7 @@ def main() -> None:
     folder = options.dir.resolve()
 
     def run(name: str, task: Task, side: str, method: str, seed: int, rate: float) -> None:
-        path = journal(name, side, method, seed, rate)
+        path = journal(name, side + options.variant, method, seed, rate)
         if path.exists():
             return
         place = folder / name / path.stem
@@ -364,6 +376,7 @@ def main() -> None:
             found = train_trl(task, method, seed, place, options.trl_python or trl_python(), rate)
         else:
             settings = our_settings(task, method, rate) + list(PREFIX_SCORES if side == "ours-prefix" else ())
+            settings += options.set
             found = train_ours(task, method, seed, place, settings)
         head, rows, adapters = found
         tried = held_out_scores(task, place, rows, adapters) if method == "ppo" else []
@@ -376,15 +389,15 @@ def main() -> None:
             for name in options.task:
                 task = load_task(name, folder, options.pairs)
                 for method, seed, side in product(options.methods, options.seeds, options.sides):
-                    rates = options.rates or [RATE[side]]
+                    rates = options.rates or [rate_of(side, method)]
                     waiting += [pool.submit(run, name, task, side, method, seed, rate) for rate in rates]
             for done in waiting:
                 done.result()
     for name, method in product(options.task, options.methods):
         runs: dict[str, dict[int, Journal]] = {}
         for side in SIDES:
-            for rate in options.rates or [RATE[side]]:
-                paths = {seed: journal(name, side, method, seed, rate) for seed in options.seeds}
+            for rate in options.rates or [rate_of(side, method)]:
+                paths = {seed: journal(name, side + options.variant, method, seed, rate) for seed in options.seeds}
                 found = {seed: read_journal(path) for seed, path in paths.items() if path.exists()}
                 if found:
                     runs[f"{side} {rate:g}" if options.rates else side] = found

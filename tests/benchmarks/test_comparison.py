@@ -177,49 +177,81 @@ def steady(score: float, kl: float) -> Rows:
 
 
 def test_the_best_is_of_five_iterations_in_a_row_whose_mean_kl_is_within_the_level(frontier: Any) -> None:
-    best_within = frontier.best_within
+    best_within, best_stretch = frontier.best_within, frontier.best_stretch
     run = rows(*[(0.1, 0.0)] * 5, *[(0.5, 4.0)] * 5, *[(0.9, 10.0)] * 5)
     assert best_within(run, 2) == pytest.approx(0.1 + 0.4 * 2 / 5)  # two of the second five: a mean KL of 1.6
     assert best_within(run, 4) == pytest.approx(0.5)
     assert best_within(run, 16) == pytest.approx(0.9)
+    assert [best_stretch(run, level) for level in (2, 4, 16)] == [2, 5, 10]
     assert math.isnan(best_within(steady(0.5, 3.0), 2))
-    assert math.isnan(best_within(run[:4], 16))
+    assert best_stretch(run[:4], 16) is None
 
 
 def test_the_table_pairs_the_seeds_that_both_sides_have_within_a_level(frontier: Any) -> None:
-    ours = {seed: steady(0.5 + 0.1 * seed, 1.0) for seed in (0, 1, 2, 7)}
-    theirs = {seed: steady(0.4, 1.0) for seed in (0, 1, 2)}
-    line = frontier.table({"ours": ours, "trl": theirs}).splitlines()[2]
+    def journal(score: float, kl: float, **new: float) -> Any:
+        return frontier.Journal(steady(score, kl), {level: {"score": score} for level, score in new.items()})
+
+    ours = {seed: journal(0.5 + 0.1 * seed, 1.0) for seed in (0, 1, 2, 7)}
+    theirs = {seed: journal(0.4, 1.0) for seed in (0, 1, 2)}
     margin = t_quantile(2) * 0.1 / math.sqrt(3)
-    assert line == (
-        "| 2 | 0.50, 0.60, 0.70 | 0.40, 0.40, 0.40 | "
+    lines = frontier.table({"ours": ours, "trl": theirs}).splitlines()[2:]
+    assert lines[0] == (
+        "| training | 2 | 0.50, 0.60, 0.70 | 0.40, 0.40, 0.40 | "
         f"{0.2:+.2f} ({0.2 - margin:+.2f} to {0.2 + margin:+.2f}) | 3 of 3 |"
     )
-    ours = {seed: steady(0.5, 1.0) for seed in range(3)}
-    theirs = {0: steady(0.4, 3.0), 1: steady(0.6, 1.0), 2: steady(0.4, 1.0)}  # seed 0 never within the level 2
-    lines = frontier.table({"ours": ours, "trl": theirs}).splitlines()[2:]
-    within_2, within_4 = ([cell.strip() for cell in line.split("|")] for line in lines[:2])
+    assert len(lines) == len(frontier.LEVELS)  # nothing was tried on new prompts
+    ours = {seed: journal(0.5, 1.0, **{"4": 0.3}) for seed in range(3)}
+    theirs = {0: journal(0.4, 3.0, **{"4": 0.2}), 1: journal(0.6, 1.0), 2: journal(0.4, 1.0, **{"4": 0.1})}
+    cells = [
+        [cell.strip() for cell in line.split("|")][1:-1]
+        for line in frontier.table({"a": ours, "b": theirs}).splitlines()[2:]
+    ]
+    within_2, within_4, *_, new = cells  # seed 0 of the other side is never within 2
     assert within_2[3] == "-, 0.60, 0.40"
     assert within_2[4].startswith("+0.00 ")
     assert (within_2[5], within_4[5]) == ("1 of 2", "2 of 3")
+    assert new[:4] == ["new", "4", "0.30, 0.30, 0.30", "0.20, -, 0.10"]
+    assert new[5] == "2 of 2"
 
 
 def test_a_journal_keeps_what_the_tables_need(frontier: Any, tmp_path: Path) -> None:
     run = [{"score": 0.123456, "kl": 1.0, "seconds": 2.0, "explained_variance": -0.5}]
-    path = frontier.journal("ours", "ppo", 3, tmp_path)
-    frontier.write_journal(path, {"settings": ["ppo.lam=0.7"]}, run)
-    assert frontier.read_journal(path) == [{**run[0], "score": 0.1235}]
+    path = frontier.journal("sums", "ours", "ppo", 3, 1e-4, tmp_path)
+    frontier.write_journal(path, {"settings": ["ppo.lam=0.7"]}, run, [{"held_out": "4", "score": 0.25, "kl": 3.0}])
+    kept = frontier.read_journal(path)
+    assert kept.rows == [{**run[0], "score": 0.1235}]
+    assert kept.on_new_prompts(4) == 0.25
+    assert math.isnan(kept.on_new_prompts(8))
     assert json.loads(path.read_text().splitlines()[0])["settings"] == ["ppo.lam=0.7"]
 
 
-def test_each_pass_has_all_prompts_once_in_an_order_of_the_seed(frontier: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["openings", "stories", "sums"])
+def test_no_prompt_of_a_task_is_both_trained_on_and_held_out(frontier: Any, name: str, tmp_path: Path) -> None:
+    task = frontier.load_task(name, tmp_path)
+    assert len(set(task.held_out)) == len(task.held_out) == frontier.HELD_OUT
+    assert not set(task.prompts) & set(task.held_out)
+
+
+def test_each_pass_has_all_prompts_once_in_an_order_of_the_seed(
+    frontier: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(frontier, "resolve_model", lambda model: model)
-    works = {seed: frontier.workload("ppo", seed).prompts for seed in (0, 1)}
-    assert works[0] == frontier.workload("ppo", 0).prompts != works[1]
-    count = frontier.OPENINGS
+    task = frontier.load_task("openings", tmp_path)
+    works = {seed: frontier.workload(task, "ppo", seed, 1e-4).prompts for seed in (0, 1)}
+    assert works[0] == frontier.workload(task, "ppo", 0, 1e-4).prompts != works[1]
+    count = len(task.prompts)
     for prompts in works.values():
         assert len(prompts) == frontier.ITERATIONS * frontier.BATCH
         passes = [prompts[start : start + count] for start in range(0, len(prompts), count)]
         assert all(sorted(one) == sorted(passes[0]) and len(set(one)) == count for one in passes)
-    grouped = frontier.workload("rloo", 0)
+    grouped = frontier.workload(task, "rloo", 0, 1e-4)
     assert len(grouped.prompts) * grouped.samples_per_prompt == frontier.ITERATIONS * frontier.BATCH
+
+
+@pytest.mark.parametrize(
+    ("response", "score"), [("It is 7.", 1.0), ("3 + 4 = 7", 1.0), ("7, or 8?", 0.0), ("seven", 0.0), ("", 0.0)]
+)
+def test_a_sum_is_right_if_the_last_number_is(response: str, score: float) -> None:
+    rewards = importlib.import_module("frontier_rewards")
+    assert rewards.right_sum("user\nWhat is 3 + 4?\nassistant\n", response) == score
+    assert rewards.right_sum("What else?", response) == 0.0

@@ -94,7 +94,7 @@ def new_actor(shape: dict[str, int], kind: str, *, vocabulary: int) -> ActorCrit
     """Return a Qwen3 with random weights and a new adapter on q and v. kind: one of DTYPES or "4-bit"."""
     dtype, bits = ("bfloat16", 4) if kind == "4-bit" else (kind, 0)
     backbone = new_backbone(config_json(shape, vocabulary), dtype, bits, packed=True)
-    return ActorCriticLLM(backbone, ModelConfig(), key=mx.random.key(0))
+    return ActorCriticLLM(backbone, ModelConfig(value_model="head"), key=mx.random.key(0))
 
 
 def weights_bytes(shape: dict[str, int], kind: str, vocabulary: int) -> int:

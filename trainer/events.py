@@ -146,6 +146,8 @@ class Iteration(Event):
     unscored: float = 0.0  # share of responses that no reward source applies to: in no number of scores, no training
     surprise: float = math.nan  # -log-prob of the sampler, nats per token; equals the entropy but for chance
     surprise_error: float = math.nan  # standard error of surprise - entropy
+    calibration: list[list[float]] = field(default_factory=list)  # of the critic: mean value, mean outcome and number
+    # of tokens of each fifth of the tokens, by value
     memory: dict[str, int] = field(default_factory=dict)  # memory_bytes by phase
     ranks: list[dict[str, Any]] = field(default_factory=list)  # of each rank, if there are several: host, seconds,
     # those of them in exchanges and waiting, bytes sent, memory_bytes

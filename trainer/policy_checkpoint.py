@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from mlx.utils import tree_flatten
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 from trainer.config.schema import RewardConfig
 from trainer.files import FileFormat, read_json
 from trainer.fitting.optimisation import optimizer_trees
+from trainer.models.actor_critic import ActorCriticLLM, check_fit
 from trainer.models.adapters import (
     ADAPTER_FILE,
     Parameters,
@@ -20,7 +21,7 @@ from trainer.models.adapters import (
     write_arrays,
 )
 from trainer.ppo.loop import PPO
-from trainer.ppo.prefix_scores import FEATURES
+from trainer.ppo.potentials import FEATURES
 from trainer.runs.checkpoint_files import DamagedCheckpointError, check_content, damage_of, write_folder
 
 STATE_FORMAT = FileFormat("format")
@@ -51,10 +52,11 @@ class _Statistics(BaseModel):
 
 
 class _PrefixValues(BaseModel):
-    """State of `PrefixValues`."""
+    """State of `PotentialValues`."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
+    known: Literal["score", "fitted"] = "score"
     moments: Annotated[list[_Features], Field(min_length=FEATURES, max_length=FEATURES)]
     products: _Features
     apart: PositiveInt
@@ -91,7 +93,7 @@ class Snapshot(NamedTuple):
     kl_coef: float | None = None  # of the next iteration; None: that of the configuration
     kl_coef_start: float | None = None  # ppo.kl_coef when the controller began
     average: Parameters | None = None  # of the policy's adapter; None: disabled
-    prefix_values: dict[str, Any] | None = None  # state of `PrefixValues`; None if they are off
+    prefix_values: dict[str, Any] | None = None  # state of `PotentialValues`; None if they are off
     value_scale: float | None = None  # of the critic's head; None: no returns have set it yet
     rollback: Rollback | None = None  # that replaced another state after `iteration`
 
@@ -112,7 +114,7 @@ def take_snapshot(iteration: int, ppo: PPO) -> Snapshot:
     return Snapshot(
         iteration,
         ppo.actor.policy_parameters(),
-        ppo.actor.value_parameters(),
+        ppo.actor.fitted.arrays() if ppo.actor.fitted else ppo.actor.value_parameters(),
         ppo.learner.state(),
         ppo.learner.steps,
         {**ppo.rewards.state(), "sources": _sources(ppo.config.reward)},
@@ -121,7 +123,7 @@ def take_snapshot(iteration: int, ppo: PPO) -> Snapshot:
         ppo.kl_coef,
         ppo.config.ppo.kl_coef,
         ppo.learner.average,
-        ppo.prefix_values.state() if ppo.config.uses_prefix_scores else None,
+        ppo.potential_values.state() if ppo.uses_potentials else None,
         ppo.actor.value_scale,
     )
 
@@ -133,19 +135,28 @@ def restore_snapshot(snapshot: Snapshot, ppo: PPO) -> None:
     began with. If the snapshot has no average, the average begins as a copy of the policy.
     """
     ppo.actor.update_policy(snapshot.policy)
-    ppo.actor.update_value(snapshot.value)
-    ppo.actor.value_scale = snapshot.value_scale
+    restore_critic(snapshot, ppo.actor)
     ppo.learner.restore(snapshot.optimizer, snapshot.optimizer_steps)
     if ppo.learner.average is not None:
         average = snapshot.average or snapshot.policy
         ppo.learner.average = {name: average[name] for name in ppo.learner.average}  # in the order in which it is saved
     if snapshot.has_statistics_of(ppo.config.reward):
         ppo.rewards.restore(snapshot.rewards)
-    ppo.prefix_values.restore(snapshot.prefix_values)
+    ppo.potential_values.restore(snapshot.prefix_values)
     ppo.tokens = snapshot.tokens
     goes_on = ppo.config.ppo.kl_controller == "adaptive" and snapshot.kl_coef_start == ppo.config.ppo.kl_coef
     if goes_on and snapshot.kl_coef is not None:
         ppo.kl_coef = snapshot.kl_coef
+
+
+def restore_critic(snapshot: Snapshot, actor: ActorCriticLLM) -> None:
+    """Restore the critic. Raises ModelError if it is of another kind or another model."""
+    if actor.fitted:
+        check_fit(snapshot.value, actor.fitted.arrays(), "critic")
+        actor.fitted.restore(snapshot.value)
+    else:
+        actor.update_value(snapshot.value)
+    actor.value_scale = snapshot.value_scale
 
 
 def _sources(reward: RewardConfig) -> list[dict[str, Any]]:
@@ -186,7 +197,8 @@ def load_checkpoint(folder: Path, adapter_config: dict[str, Any]) -> Snapshot:
         value = read_arrays(folder / "value" / "value.safetensors")
         optimizer = read_arrays(folder / "optimizer" / "optimizer.safetensors")
         checked = _State.model_validate(state)
-        tree = optimizer_trees(optimizer, {"policy": policy, "value": value})
+        trained = {"policy": policy} if value.keys() == {"moments"} else {"policy": policy, "value": value}
+        tree = optimizer_trees(optimizer, trained)  # least squares has no optimiser
     except (OSError, ValueError, RuntimeError) as error:
         raise DamagedCheckpointError(folder, damage_of(error)) from error
     plain: dict[str, Any] = {name: state.get(name) for name in _PLAIN}

@@ -295,7 +295,7 @@ def config_warnings(config: FileSection) -> list[str]:
             "set it to false for GRPO as published"
         )
     unused = {
-        "model.value_model": model.value_model != "head",
+        "model.value_model": model.value_model != "fitted",
         "model.value_init": bool(model.value_init),
         "ppo.critic_warmup": ppo.critic_warmup > 0,
         "ppo.bootstrap_truncated": ppo.bootstrap_truncated,

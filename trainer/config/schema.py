@@ -93,9 +93,11 @@ class ModelConfig(BackboneConfig):
         "Folder of an adapter that the policy begins as, in mlx-lm's or PEFT's format; the reference has none. Empty: "
         "the policy begins as the reference.",
     )
-    value_model: Literal["head", "adapter"] = setting(
-        "head",
-        "The critic. head: a linear head on the policy's hidden states; adapter: a LoRA adapter and head of its own.",
+    value_model: Literal["fitted", "head", "adapter"] = setting(
+        "fitted",
+        "The critic. fitted: least squares on the reference's states; head: a linear head on the policy's; adapter: "
+        "a LoRA adapter and head of its own.",
+        advice="fitted learns from the fewest sequences.",
     )
     value_init: FilePath = setting(
         "",

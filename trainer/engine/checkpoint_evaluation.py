@@ -35,7 +35,7 @@ from trainer.fitting.memory_limit import set_memory_limit
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.pairs.comparisons import load_preferences, policy_comparisons
-from trainer.policy_checkpoint import Snapshot, load_checkpoint
+from trainer.policy_checkpoint import Snapshot, load_checkpoint, restore_critic
 from trainer.ppo.loop import PPO
 from trainer.rewards import Trust, build_rewards, load_functions
 from trainer.rewards.code import trust_none
@@ -198,9 +198,8 @@ def _restored(
     ppo = PPO(config, actor, run.model.tokenizer, [], rewards, report=emit)
     actor.update_policy(snapshot.policy)
     if snapshot.value:
-        actor.update_value(snapshot.value)
-        actor.value_scale = snapshot.value_scale
-    ppo.prefix_values.restore(snapshot.prefix_values)
+        restore_critic(snapshot, actor)
+    ppo.potential_values.restore(snapshot.prefix_values)
     ppo.learner.average = snapshot.average if options.average else None
     if snapshot.kl_coef is not None:
         ppo.kl_coef = snapshot.kl_coef

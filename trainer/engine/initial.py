@@ -78,7 +78,7 @@ def init_value_model(actor: ActorCriticLLM, loaded: LoadedModel, config: ModelCo
     if not config.value_init:
         return
     name, given = f"{_CRITIC} = '{config.value_init}'", Path(config.value_init).expanduser()
-    if actor.shares_trunk:
+    if actor.value_model != "adapter":
         raise ModelError(f"{name}: the critic has no adapter to initialise: set model.value_model = 'adapter'")
     if is_peft(given):
         adapter = read_peft(given, family_of(loaded.backbone), _CRITIC)

@@ -257,7 +257,7 @@ def _by_prompt(values: Any, draws: int) -> Floats:
 def _critic(ppo: PPO, batch: Experience, prompts: Sequence[Prompt], samples: int) -> Floats:
     """Compare the critic with returns of lambda = 1, since others contain its own values. Returns sums [P, 5]."""
     c = ppo.config.ppo
-    batch = ppo.with_prefix_values(steps.leave_out_unscored(batch), [*prompts] * samples)
+    batch = ppo.with_potential_values(steps.leave_out_unscored(batch), [*prompts] * samples)
     batch = steps.adjust_rewards_with_kl(
         batch, kl_coef=ppo.kl_coef_in_rewards, whiten=c.whiten_rewards, bootstrap_truncated=c.bootstraps
     )

@@ -196,8 +196,8 @@ class RunExport:
         return written[0] if len(written) == 1 else ""
 
     def value_model(self, config: Config, snapshot: Snapshot, loaded: LoadedModel) -> str:
-        """Write the critic as a sequence classifier; return its name, or an empty string if there is none."""
-        if config.ppo.estimator != "gae":
+        """Write the critic as a sequence classifier; return its name, or an empty string if it is none."""
+        if config.ppo.estimator != "gae" or config.model.value_model == "fitted":
             return ""
         own = config.model.value_model == "adapter"
         arrays: Parameters = snapshot.value if own else snapshot.policy

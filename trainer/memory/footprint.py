@@ -257,7 +257,9 @@ def footprint(
         case Config():
             phases = _ppo(config, model, longest, reward_models)
             apart = config.ppo.estimator == "gae" and config.model.value_model == "adapter"
-            trained, again = adapter * (2 if apart else 1) + shape.hidden, config.optim.ema_decay > 0
+            learns = config.ppo.estimator == "gae" and config.model.value_model != "fitted"
+            trained = adapter * (2 if apart else 1) + shape.hidden * learns
+            again = config.optim.ema_decay > 0
         case RewardModelConfig():
             phases = _on_pairs(config, model, longest, responses=0)
             again = config.train.patience > 0 and config.data.eval_fraction > 0  # the best so far

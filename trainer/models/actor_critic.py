@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Literal
 
@@ -23,6 +23,7 @@ from trainer.models.adapters import (
     only_adapter,
     update_lora,
 )
+from trainer.models.fitted_critic import FittedCritic, half_way
 from trainer.models.forward import Forward, check_family, hidden_states, logits_of
 
 Want = Literal["both", "logits", "values"]
@@ -31,9 +32,9 @@ Want = Literal["both", "logits", "values"]
 class ActorCriticLLM:
     """A language model with an actor, a critic and a reference in one set of weights.
 
-    policy = backbone + LoRA adapter; reference = the same backbone with the adapter off; value = a linear head on the
-    policy's hidden states, or (`value_model = "adapter"`) on those of an adapter of its own. Only adapters and head are
-    trainable. The logits come from the model's own head, whatever that is in its family.
+    policy = backbone + LoRA adapter; reference = the same backbone with the adapter off; value = least squares on the
+    reference's states, or (`value_model = "head"`) a linear head on the policy's, or (`"adapter"`) on those of an
+    adapter of its own. Only adapters and head are trained by gradients. The logits come from the model's own head.
     """
 
     def __init__(self, backbone: nn.Module, config: ModelConfig, *, key: mx.array) -> None:
@@ -45,13 +46,14 @@ class ActorCriticLLM:
         self._places = linear_places(backbone)
         for name, layer in self._layers.items():
             self._places[name].parent[self._places[name].key] = layer
-        self.shares_trunk = config.value_model == "head"
-        # Zero, so that the first advantages are the rewards themselves and not the noise of a random head.
+        self.value_model = config.value_model
         width = hidden_states(backbone, mx.array([[0]])).shape[-1]
-        self._value = {"head.weight": mx.zeros((width,)), "head.bias": mx.zeros(())}
+        self.fitted = FittedCritic(width) if self.value_model == "fitted" else None
+        # Zero, so that the first advantages are the rewards themselves and not the noise of a random head.
+        self._value = {} if self.fitted else {"head.weight": mx.zeros((width,)), "head.bias": mx.zeros(())}
         self.value_scale: float | None = None
         """Unit of the values: the head predicts multiples of it. None, before the first returns, counts as 1."""
-        if not self.shares_trunk:
+        if self.value_model == "adapter":
             policy = self.policy_parameters()
             draw_lora(self._layers.values(), value_key)
             self._value |= lora_parameters(self._layers, ADAPTER)
@@ -66,23 +68,30 @@ class ActorCriticLLM:
         width: int,
         *,
         want: Want = "both",
+        fits: bool = False,
     ) -> Forward:
         """Run one pass over right-padded sequences.
 
         Attention is causal, so padding on the right changes nothing before it. The state before response token t is the
         hidden state of position prompt_length - 1 + t.
 
-        sequences: [B, L] ids; prompt_lengths: [B]; width: T, the longest response.
+        sequences: [B, L] ids; prompt_lengths: [B]; width: T, the longest response. fits: also return what a
+        fitted critic reads.
         """
-        needs_policy = want != "values" or self.shares_trunk
+        needs_policy = want != "values" or self.value_model == "head"
         positions = prompt_lengths[:, None] - 1 + mx.arange(width + 1)[None]
         positions = mx.minimum(positions, sequences.shape[1] - 1)  # padding; every caller masks it
         at_responses = partial(mx.take_along_axis, indices=positions[..., None], axis=1)  # [B, L, D] to [B, T + 1, D]
-        states = at_responses(hidden_states(self.backbone, sequences)) if needs_policy else None
+        fitted = self.fitted if fits else None
+        with half_way(self.backbone) if fitted else nullcontext(list[mx.array]()) as seen:
+            last = hidden_states(self.backbone, sequences) if needs_policy else None
+        states = None if last is None else at_responses(last)
+        # Some families call the parts of their blocks and never a block: then it reads the last states.
+        read = fitted.read(at_responses(seen[0] if seen else filled(last))) if fitted else None
         before = None if want == "values" else filled(states)[:, :-1]
         values = None
         if want != "logits":
-            if not self.shares_trunk:
+            if self.value_model == "adapter":
                 policy = self.policy_parameters()
                 try:
                     update_lora(self._layers, self._value, ADAPTER)
@@ -91,7 +100,7 @@ class ActorCriticLLM:
                     update_lora(self._layers, policy)
             multiples = filled(states).astype(mx.float32) @ self._value["head.weight"] + self._value["head.bias"]
             values = multiples * (self.value_scale or 1.0)
-        return Forward(before, values, partial(logits_of, self.backbone))
+        return Forward(before, values, partial(logits_of, self.backbone), read)
 
     def reference(self) -> AbstractContextManager[None]:
         """Make the policy the reference inside the block: the backbone with its adapter off."""
@@ -116,17 +125,20 @@ class ActorCriticLLM:
         return lora_parameters(self._layers)
 
     def value_parameters(self) -> Parameters:
-        """Return all arrays of the critic: `head.weight` [D], `head.bias`, and its adapter's arrays if it has one."""
+        """Return what a gradient trains of the critic: `head.weight` [D], `head.bias`, and its adapter if it has one.
+
+        A fitted critic has none of it.
+        """
         return dict(self._value)
 
     def update_policy(self, parameters: Parameters) -> None:
         """Replace the arrays of the policy's adapter. Raises ModelError if they do not fit this model."""
-        _check_fit(parameters, self.policy_parameters(), "adapter of the policy")
+        check_fit(parameters, self.policy_parameters(), "adapter of the policy")
         update_lora(self._layers, parameters)
 
     def update_value(self, parameters: Parameters) -> None:
         """Replace the arrays of the critic. Raises ModelError if they do not fit this model."""
-        _check_fit(parameters, self._value, "critic")
+        check_fit(parameters, self._value, "critic")
         self._value = dict(parameters)
 
     def use_value_scale(self, scale: float) -> None:
@@ -136,7 +148,7 @@ class ActorCriticLLM:
         self.value_scale = scale
 
 
-def _check_fit(parameters: Parameters, own: Parameters, what: str) -> None:
+def check_fit(parameters: Parameters, own: Parameters, what: str) -> None:
     """Raise ModelError unless `parameters` have the names and shapes of the model's `own`."""
     for name in sorted(parameters.keys() | own.keys()):
         if name not in parameters or name not in own or parameters[name].shape != own[name].shape:

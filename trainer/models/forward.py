@@ -231,6 +231,7 @@ class Forward(NamedTuple):
     states: mx.array | None  # [B, T, D] of the policy before token t; None if only values were requested
     values: mx.array | None  # [B, T + 1] V(s_t), then V after the last token (at index length of each row)
     head: Head  # from states to logits
+    fitted: mx.array | None = None  # [B, T + 1, WIDTH] what a fitted critic reads before each token and after the last
 
     def at_positions(
         self, mask: mx.array, compute: Compute, columns: Columns, *, gradient: bool = False

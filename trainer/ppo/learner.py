@@ -82,8 +82,10 @@ class Learner:
     ) -> None:
         self.actor = actor
         self.ranks = ranks
-        self._read = {"policy": actor.policy_parameters, "value": actor.value_parameters}
+        self._read = {"policy": actor.policy_parameters}
         self._write = {"policy": actor.update_policy, "value": actor.update_value}
+        if actor.fitted is None:
+            self._read["value"] = actor.value_parameters
         self.configure(config, total_steps=total_steps, critic_steps=critic_steps)
         self.steps = 0  # minibatches trained on: the position in the schedule; the caller counts
         self.optimizers = {side: adam(config, read()) for side, read in self._read.items()}
@@ -147,7 +149,7 @@ class Learner:
                 return step
             gradients |= clipped(found, metrics.grad_norm, self.config.max_grad_norm)
         assert step is not None
-        for side, rate in zip(self.optimizers, self.learning_rates(), strict=True):
+        for side, rate in zip(self.optimizers, self.learning_rates(), strict=False):
             self.optimizers[side].learning_rate = rate
         for side, gradient in gradients.items():
             self._write[side](self.optimizers[side].apply_gradients(gradient, self._read[side]()))
@@ -208,7 +210,7 @@ class Learner:
             names = parted[0] if parted else ()
             scores = {name: own.gathered([part[name] for part in parted], order) for name in names}
             if not alone:
-                scores = {name: batch.spread(value, share) for name, value in scores.items()}
+                scores = {name: batch.spread(name, value, share) for name, value in scores.items()}
             mx.eval(scores)
         if not alone:
             gradients, numbers, scores = self.ranks.summed((gradients, list(sums), scores))

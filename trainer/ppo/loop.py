@@ -29,7 +29,7 @@ from trainer.ppo import estimators, steps
 from trainer.ppo.learner import Learner, StepMetrics, has_signal
 from trainer.ppo.losses import LossSettings, Objective, Scores
 from trainer.ppo.metrics import rollout_metrics, update_metrics
-from trainer.ppo.prefix_scores import PrefixValues, add_prefix_scores
+from trainer.ppo.potentials import PotentialValues, add_fitted_potentials, add_prefix_scores
 from trainer.reward_types import Reward, RewardResult, TrainerState
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import Response, generate_responses, lay_out
@@ -82,7 +82,7 @@ class PPO:
         self.learner = Learner(actor, config.optim, ranks=ranks)
         self.kl_coef = config.ppo.kl_coef
         """KL coefficient of the next iteration; an adaptive controller changes it."""
-        self.prefix_values = PrefixValues(config.rollout.max_new_tokens)
+        self.potential_values = PotentialValues(config.rollout.max_new_tokens)
         self.tokens = 0
         self.skipped = SkippedSteps(
             "iteration",
@@ -101,8 +101,6 @@ class PPO:
         """
         if config.ppo.kl_coef != self.config.ppo.kl_coef:
             self.kl_coef = config.ppo.kl_coef
-        if not config.uses_prefix_scores:
-            self.prefix_values.restore(None)  # checkpoints without the scores have none of it
         self.rewards = rewards or self.rewards
         self.rewards.use_micro_batches(config.optim.micro_batch_tokens)
         self._use(config)
@@ -112,7 +110,7 @@ class PPO:
         self.config = config
         self.has_critic = ppo.estimator == "gae"
         """True if the advantages come from values."""
-        self.critic_apart = self.has_critic and not self.actor.shares_trunk
+        self.critic_apart = self.has_critic and self.actor.value_model == "adapter"
         self.alternatives = run.alternatives if run.save_samples else 0
         """Number of likeliest tokens that are kept of each position."""
         self.passes = ppo.epochs + (run.final_ratios and run.save_samples)
@@ -120,6 +118,12 @@ class PPO:
         self.update_passes = (self.passes + ppo.epochs * self.critic_apart) * ppo.minibatches
         self._bootstraps = ppo.bootstraps
         self._uses_prefix_scores = self.has_critic and config.uses_prefix_scores
+        self.uses_potentials = self._uses_prefix_scores or (self.has_critic and self.actor.fitted is not None)
+        self.learns_values = self.has_critic and self.actor.fitted is None
+        """True if gradients train the critic."""
+        learned = self.potential_values.state()
+        self.potential_values.known = "score" if self._uses_prefix_scores else "fitted"
+        self.potential_values.restore(learned)  # which is nothing, if it is of another Phi
         steps = ppo.epochs * ppo.minibatches
         warmup = ppo.critic_warmup if self.has_critic else 0
         self.learner.configure(config.optim, total_steps=ppo.iterations * steps, critic_steps=warmup * steps)
@@ -144,10 +148,10 @@ class PPO:
         if ppo.estimator == "remax":
             batch = self._with_greedy_baselines(number, batch, prompts)
         batch = steps.leave_out_unscored(batch)
-        if every := self.prefix_stride:  # ppo.prefix_scores is on
+        if self.uses_potentials:
             began = time.thread_time()
             with phase("reward"):
-                batch = self.with_prefix_values(batch, prompts)
+                batch = self.with_potential_values(batch, prompts)
             self._prefix_seconds = time.thread_time() - began
 
         batch = steps.adjust_rewards_with_kl(
@@ -158,9 +162,11 @@ class PPO:
             batch = steps.compute_td_errors(batch, gamma=ppo.gamma, bootstrap_truncated=self._bootstraps)
             batch = steps.compute_gae_advantages(batch, gamma=ppo.gamma, lam=ppo.lam)
             batch = steps.add_reward_to_go(batch)
-            steps.follow_returns(self.actor, batch)
-            if every:
-                self.prefix_values.learn(batch, every, ppo.gamma, bootstrap_truncated=self._bootstraps)
+            batch = steps.add_outcomes(batch, gamma=ppo.gamma, bootstrap_truncated=self._bootstraps)
+            if self.learns_values:
+                steps.follow_returns(self.actor, batch)
+            if self.uses_potentials:
+                batch = self.learn_potentials(batch)
         else:
             batch = estimators.ESTIMATORS[ppo.estimator](batch, ppo, c.rollout.samples_per_prompt)
 
@@ -175,7 +181,7 @@ class PPO:
             batch = self.scored(number, batch)
 
         metrics = self._metrics(number, batch, found, rewards, rates)
-        trains_policy = self.objectives(number) != ["value"]
+        trains_policy = self.objectives(number) not in ([], ["value"])
         self._adapt(number, metrics, trains_policy=trains_policy)
         return IterationResult(batch, prompts, rewards, metrics, ratios, trains_policy)
 
@@ -209,11 +215,10 @@ class PPO:
         c = self.config
         mx.eval(self.actor.policy_parameters(), self.actor.value_parameters())  # read from a file, they may wait for it
         passes: Any = {"micro_batch_tokens": c.optim.micro_batch_tokens, "progress": progress}
-        tempered = {**passes, "temperature": c.rollout.temperature}
-        critic: Any = {"alternatives": alternatives, "critic": self.has_critic}
+        tempered = {**passes, "temperature": c.rollout.temperature, "critic": self.has_critic}
 
         def scored(part: Experience) -> dict[str, mx.array]:
-            part = steps.add_policy_logprobs_and_values(self.actor, part, **critic, **tempered)
+            part = steps.add_policy_logprobs_and_values(self.actor, part, alternatives=alternatives, **tempered)
             part = steps.add_kl_to_sa_pairs(self.actor, part, estimator=c.ppo.kl_estimator, **tempered)
             if self.critic_apart:
                 part = steps.add_values_to_sa_pairs(self.actor, part, **passes)
@@ -233,12 +238,24 @@ class PPO:
         with self.phases(number, "reward"):
             return estimators.add_greedy_baselines(self.rewards, batch, best, prompts)
 
-    def with_prefix_values(self, batch: Experience, prompts: Sequence[Prompt]) -> Experience:
-        """Return the batch with what the scores before each token predict in its values, if they are on."""
-        if not (every := self.prefix_stride):
-            return batch
-        batch = add_prefix_scores(self.rewards, batch, prompts, self._scored_texts, every=every)
-        return self.prefix_values.add(batch, every)
+    def with_potential_values(self, batch: Experience, prompts: Sequence[Prompt]) -> Experience:
+        """Return the batch with what is known of its scores before each token in its values."""
+        if every := self.prefix_stride:
+            batch = add_prefix_scores(self.rewards, batch, prompts, self._scored_texts, every=every)
+        elif self.actor.fitted:
+            batch = add_fitted_potentials(self.actor.fitted, batch)
+        return self.potential_values.add(batch, every)
+
+    def learn_potentials(self, batch: Experience) -> Experience:
+        """Learn from the outcomes of a batch what its potentials were worth, then have the fitted critic learn.
+
+        Returns the batch without what that critic reads, which nothing needs any more.
+        """
+        outcomes = np.array(filled(batch.outcomes), dtype=np.float64)
+        self.potential_values.learn(batch, self.prefix_stride, outcomes)
+        if self.actor.fitted:
+            self.actor.fitted.learn(filled(batch.fitted), outcomes, np.array(batch.mask) > 0)
+        return batch._replace(fitted=None, final_fitted=None)
 
     def learn(
         self, number: int, batch: Experience, progress: Progress
@@ -301,6 +318,8 @@ class PPO:
         error: root mean square of the returns less the values.
         """
         objectives, ppo = self.objectives(number), self.config.ppo
+        if not objectives:  # a fitted critic has learned from the batch already
+            return []
         if not batch.mask.any():
             message = f"no reward source applies to any of the {batch.size} responses, so no step was taken"
             self.alert(number, "warning", "no_signal", message)
@@ -313,7 +332,7 @@ class PPO:
             result = f"only {' and '.join(rest)} moved the policy"
         else:
             size = float(maths.root_mean_square(filled(batch.returns), batch.mask))
-            objectives = ["value"] if self.has_critic and not error <= ROUNDING * max(1.0, size) else []
+            objectives = ["value"] if self.learns_values and not error <= ROUNDING * max(1.0, size) else []
             result = "only the critic was trained" if objectives else "no step was taken"
         message = f"all advantages are equal, so {result}: is the reward constant?"
         self.alert(number, "warning", "no_signal", message)
@@ -330,10 +349,14 @@ class PPO:
         seconds, memory = self.phases.clock() - self.phases.began, max(self.phases.memory.values())
         tokens = int(batch.response_lengths.sum())
         self.tokens += tokens
+        updates = update_metrics(found, minibatches=self.config.ppo.minibatches)
+        if self.has_critic and not self.learns_values:  # no step has measured it
+            error = maths.root_mean_square(filled(batch.outcomes) - filled(batch.values), batch.mask)
+            updates["value_loss"] = float(error) ** 2 / 2
         return Iteration(
             iteration=number,
             **rollout_metrics(batch, kl_coef=self.kl_coef),
-            **update_metrics(found, minibatches=self.config.ppo.minibatches),
+            **updates,
             kl_coef=self.kl_coef,
             policy_lr=rates[0],
             value_lr=rates[1],
@@ -356,9 +379,9 @@ class PPO:
             )
         if c.ppo.prefix_scores < 0 and self._uses_prefix_scores:
             taken, seconds = self._prefix_seconds, self.phases.clock() - self.phases.began
-            apart = self.ranks.gather(self.prefix_values.spacing(taken, seconds))[0]
-            if apart > self.prefix_values.apart:
-                self.prefix_values.apart = apart
+            apart = self.ranks.gather(self.potential_values.spacing(taken, seconds))[0]
+            if apart > self.potential_values.apart:
+                self.potential_values.apart = apart
                 message = (
                     f"prefix scores took {taken / seconds:.0%} of the iteration: from now on there is one every "
                     f"{apart} tokens; for the same on any machine, set ppo.prefix_scores = {apart}"
@@ -386,12 +409,12 @@ class PPO:
     def prefix_stride(self) -> int:
         """Tokens from one prefix score to the next; 0 without them."""
         every = self.config.ppo.prefix_scores
-        return (self.prefix_values.apart if every < 0 else every) if self._uses_prefix_scores else 0
+        return (self.potential_values.apart if every < 0 else every) if self._uses_prefix_scores else 0
 
     def objectives(self, number: int) -> list[Objective]:
         """Return what the steps of iteration `number` train; in the first ones the critic may learn alone."""
         if self.has_critic and number <= self.config.ppo.critic_warmup:
-            return ["value"]
+            return ["value"] if self.learns_values else []
         if self.critic_apart:
             return ["policy", "value"]
-        return ["joint" if self.has_critic else "policy"]
+        return ["joint" if self.learns_values else "policy"]

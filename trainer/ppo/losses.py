@@ -126,8 +126,8 @@ def loss_of(
     if forward.values is not None:
         old_values, returns = real(filled(batch.values)), real(filled(batch.returns))
         values = real(forward.values[:, :-1])
-        if batch.prefix_values is not None:
-            values = values + real(batch.prefix_values)
+        if batch.base_values is not None:
+            values = values + real(batch.base_values)
         scale, clip = actor.value_scale or 1.0, ppo.relative_value_clip * settings.value_unit
         values, old_values, returns = values / scale, old_values / scale, returns / scale
         value_loss = aggregated(maths.clipped_value_loss(values, old_values, returns, clip=clip / scale or None))

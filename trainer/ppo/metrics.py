@@ -14,6 +14,8 @@ from trainer.arrays import filled, to_list
 from trainer.ppo.learner import StepMetrics
 from trainer.rollout.experience import Experience
 
+BUCKETS = 5  # of a calibration
+
 
 def rollout_metrics(batch: Experience, *, kl_coef: float) -> dict[str, Any]:
     """Return the fields of the `iteration` event that depend on the batch alone.
@@ -30,8 +32,11 @@ def rollout_metrics(batch: Experience, *, kl_coef: float) -> dict[str, Any]:
     known = scores[scored] if scored.any() else np.array([math.nan])
     kl, penalty = np.array(k1_sums, dtype=np.float64), kl_coef * np.array(kl_sums, dtype=np.float64)
     mismatch = mx.abs(batch.sampler_logprobs - filled(batch.logprobs))
-    returns, values = filled(batch.returns), batch.values
-    explained = math.nan if values is None else float(maths.explained_variance(values, returns, batch.mask))
+    returns, values, outcomes = filled(batch.returns), batch.values, batch.outcomes
+    critic: dict[str, Any] = {"explained_variance": math.nan}
+    if values is not None and outcomes is not None:  # GAE's returns hold the critic's own values
+        critic["explained_variance"] = float(maths.explained_variance(values, outcomes, batch.mask))
+        critic["calibration"] = calibration(values, outcomes, batch.mask)
     value_mean, return_mean = (
         float(maths.masked_mean(x, batch.mask)) if x is not None and scored.any() else math.nan
         for x in (values, returns)
@@ -50,7 +55,7 @@ def rollout_metrics(batch: Experience, *, kl_coef: float) -> dict[str, Any]:
         "kl": float(kl.mean()),
         "kl_std": float(kl.std()),
         "entropy": float(maths.masked_mean(filled(batch.entropy), mask)),
-        "explained_variance": explained,
+        **critic,
         "value_mean": value_mean,
         "return_mean": return_mean,
         "advantage_std": math.sqrt(float(maths.masked_variance(filled(batch.advantages), batch.mask))),
@@ -62,6 +67,14 @@ def rollout_metrics(batch: Experience, *, kl_coef: float) -> dict[str, Any]:
         "unique": len(set(map(tuple, responses))) / len(responses),
         **surprise_metrics(batch.sampler_logprobs, filled(batch.entropy), mask),
     }
+
+
+def calibration(values: mx.array, outcomes: mx.array, mask: mx.array) -> list[list[float]]:
+    """Return mean value, mean outcome and number of tokens of each fifth of a batch's tokens, by value. [B, T] each."""
+    real = np.array(mask) > 0
+    predicted, came = (np.array(x, dtype=np.float64)[real] for x in (values, outcomes))
+    parts = np.array_split(np.argsort(predicted, kind="stable"), BUCKETS)
+    return [[float(predicted[part].mean()), float(came[part].mean()), float(len(part))] for part in parts if len(part)]
 
 
 def surprise_metrics(sampler_logprobs: mx.array, entropy: mx.array, mask: mx.array) -> dict[str, float]:

@@ -56,7 +56,7 @@ def on_shares(
         return compute(batch)
     share = ranks.dealt(batch.lengths())
     with ranks.all_or_none():
-        found = {name: batch.spread(value, share) for name, value in compute(batch.take(share)).items()}
+        found = {name: batch.spread(name, value, share) for name, value in compute(batch.take(share)).items()}
         mx.eval(found)
     return ranks.summed(found)
 
@@ -77,7 +77,7 @@ def add_policy_logprobs_and_values(
     the logits. alternatives: how many of the likeliest tokens are kept at each position. critic: whether values are
     needed at all.
     """
-    critic = critic and actor.shares_trunk
+    critic = critic and actor.value_model == "head"
     names = ("logprobs", "entropy", "top_tokens", "top_logprobs")
 
     def scores(logits: mx.array, tokens: mx.array) -> tuple[mx.array, ...]:
@@ -96,7 +96,10 @@ def add_policy_logprobs_and_values(
     found: Any = over_micro_batches(batch, scored, budget=micro_batch_tokens, progress=progress)
     values = found.pop("values", None)
     batch = batch._replace(**found)
-    return batch if values is None else _with_values(batch, values)
+    if values is not None:
+        values, final = _split(batch, values)
+        batch = batch._replace(values=values, final_values=final)
+    return batch
 
 
 def add_values_to_sa_pairs(
@@ -115,7 +118,8 @@ def add_values_to_sa_pairs(
         return {"values": filled(forward.values)}
 
     found = over_micro_batches(batch, valued, budget=micro_batch_tokens, progress=progress)
-    return _with_values(batch, found["values"])
+    values, final = _split(batch, found["values"])
+    return batch._replace(values=values, final_values=final)
 
 
 def add_kl_to_sa_pairs(
@@ -125,9 +129,13 @@ def add_kl_to_sa_pairs(
     temperature: float,
     estimator: maths.KLEstimator,
     micro_batch_tokens: int,
+    critic: bool = True,
     progress: Progress = silent,
 ) -> Experience:
-    """Add reference log-probs (adapter off), also of the alternatives, and KL_t of policy against reference."""
+    """Add reference log-probs (adapter off), also of the alternatives, and KL_t of policy against reference.
+
+    critic: whether values are needed at all; a fitted critic reads them in this pass.
+    """
 
     def scores(logits: mx.array, tokens: mx.array, others: mx.array | None = None) -> tuple[mx.array, ...]:
         logprob = token_logprobs(logits, tokens, temperature)
@@ -136,15 +144,19 @@ def add_kl_to_sa_pairs(
         return logprob, logprobs_of(logits, others, tokens, logprob, temperature)
 
     def scored(part: Experience) -> dict[str, mx.array]:
-        forward = actor(part.sequences, part.prompt_lengths, part.responses.shape[1], want="logits")
+        width = part.responses.shape[1]
+        forward = actor(part.sequences, part.prompt_lengths, width, want="logits", fits=critic)
         columns = {"tokens": part.responses}
         if part.top_tokens is not None:
             columns["others"] = part.top_tokens
         found = forward.at_positions(part.mask, scores, columns)
-        return dict(zip(("ref_logprobs", "top_ref_logprobs"), found, strict=False))
+        read = {} if forward.fitted is None else {"fitted": forward.fitted}
+        return {**dict(zip(("ref_logprobs", "top_ref_logprobs"), found, strict=False)), **read}
 
     with actor.reference():
         found: Any = over_micro_batches(batch, scored, budget=micro_batch_tokens, progress=progress)
+    if "fitted" in found:
+        found["fitted"], found["final_fitted"] = _split(batch, found["fitted"])
     return add_kl(batch._replace(**found), estimator)
 
 
@@ -223,10 +235,22 @@ def add_reward_to_go(batch: Experience) -> Experience:
     return batch._replace(returns=mx.where(batch.mask > 0, returns, 0.0))
 
 
-def _with_values(batch: Experience, values: mx.array) -> Experience:
-    """Return `batch` with values [B, T + 1], of which each row has one after its last token."""
-    final = mx.take_along_axis(values, batch.response_lengths[:, None], axis=1).squeeze(1)
-    return batch._replace(values=mx.where(batch.mask > 0, values[:, :-1], 0.0), final_values=final)
+def add_outcomes(batch: Experience, *, gamma: float, bootstrap_truncated: bool = False) -> Experience:
+    """Add the discounted rewards-to-go, which hold nothing of the critic's own values before a response's end.
+
+    bootstrap_truncated: those of a truncated response go on with its value after the last token.
+    """
+    final = filled(batch.final_values) * batch.truncated if bootstrap_truncated else None
+    zeros = mx.zeros_like(batch.mask)
+    rewards = maths.td_errors(filled(batch.rewards), zeros, batch.mask, gamma=gamma, final_values=final)
+    return batch._replace(outcomes=maths.discounted_sums(rewards, batch.mask, gamma))
+
+
+def _split(batch: Experience, found: mx.array) -> tuple[mx.array, mx.array]:
+    """Return numbers [B, T + 1, ...] in two parts: before each token, 0 in the padding, and after the last [B, ...]."""
+    extra = [1] * (found.ndim - 2)
+    final = mx.take_along_axis(found, batch.response_lengths.reshape(-1, 1, *extra), axis=1).squeeze(1)
+    return mx.where(batch.mask.reshape(*batch.mask.shape, *extra) > 0, found[:, :-1], 0.0), final
 
 
 def follow_returns(actor: ActorCriticLLM, batch: Experience) -> None:
@@ -236,8 +260,8 @@ def follow_returns(actor: ActorCriticLLM, batch: Experience) -> None:
     et al. 2016, arXiv 1602.07714, without their shift, which would change nothing but the head's bias).
     """
     returns = filled(batch.returns)
-    if batch.prefix_values is not None:
-        returns = returns - batch.prefix_values
+    if batch.base_values is not None:
+        returns = returns - batch.base_values
     new = float(maths.root_mean_square(returns, batch.mask))
     if SMALLEST_RETURNS < new < math.inf:
         before = actor.value_scale or new

@@ -36,21 +36,24 @@ class Experience(NamedTuple):
     top_logprobs: mx.array | None = None  # [B, T, K] old policy
     # add_kl_to_sa_pairs
     ref_logprobs: mx.array | None = None  # [B, T]
+    fitted: mx.array | None = None  # [B, T, WIDTH] what a fitted critic reads before token t; None with another critic
+    final_fitted: mx.array | None = None  # [B, WIDTH] after the last token
     top_ref_logprobs: mx.array | None = None  # [B, T, K] reference, of `top_tokens`
     kl: mx.array | None = None  # [B, T] by the penalty's estimator
     # compute_rewards, adjust_rewards_with_kl
     scores: mx.array | None = None  # [B] one per sequence, added to the last token; NaN if no source applies
     token_scores: mx.array | None = None  # [B, T] rewards of single tokens; zeros if there are none
     rewards: mx.array | None = None  # [B, T]
-    # add_prefix_scores, PrefixValues.add
-    prefix_scores: mx.array | None = None  # [B, T] score of the response before token t; None if off, as the next two
-    final_prefix_scores: mx.array | None = None  # [B] score of the whole response, without its penalties
-    prefix_values: mx.array | None = None  # [B, T] what they predict, which is part of V(s_t)
+    # add_prefix_scores or add_fitted_values, PotentialValues.add
+    potentials: mx.array | None = None  # [B, T] what is known of the score before token t; None if off, as the next two
+    final_potentials: mx.array | None = None  # [B] after the last token
+    base_values: mx.array | None = None  # [B, T] what they predict, which is part of V(s_t) or all of it
     # compute_td_errors, compute_gae_advantages, add_reward_to_go
     td_errors: mx.array | None = None  # [B, T]
     # or, without a critic, one of `estimators.py`
     advantages: mx.array | None = None  # [B, T] from the estimator, not whitened
     returns: mx.array | None = None  # [B, T]
+    outcomes: mx.array | None = None  # [B, T] rewards-to-go without any values of a critic
     baselines: mx.array | None = None  # [B] subtracted from the returns; None with a critic
     advantage_scales: mx.array | None = None  # [B] divisors of the advantages; None if not divided
 
@@ -75,7 +78,8 @@ class Experience(NamedTuple):
                 fields[name] = [value[row] for row in rows]
             elif isinstance(value, mx.array):
                 cut = value[index]
-                fields[name] = cut if value.ndim == 1 else cut[:, : length if name == "sequences" else width]
+                columns = length if name == "sequences" else width
+                fields[name] = cut if value.ndim == 1 or name.startswith("final_") else cut[:, :columns]
         return Experience(**fields)
 
     def gathered(self, parts: Sequence[mx.array], order: Sequence[int], *, extra: int = 0) -> mx.array:
@@ -91,12 +95,12 @@ class Experience(NamedTuple):
         mask = self.mask if not extra else mx.pad(self.mask, [(0, 0), (extra, 0)], constant_values=1.0)
         return mx.where(mask.reshape(*mask.shape, *[1] * (rows.ndim - 2)) > 0, rows, mx.zeros_like(rows))
 
-    def spread(self, part: mx.array, rows: Sequence[int]) -> mx.array:
-        """Return numbers of some `rows` in the layout of the batch, 0 in the others.
+    def spread(self, name: str, part: mx.array, rows: Sequence[int]) -> mx.array:
+        """Return the field `name` of some `rows` in the layout of the batch, 0 in the others.
 
-        part: [b, ...] or [b, t, ...]; returns [B, ...] or [B, T, ...].
+        part: [b], [b, t, ...], or [b, ...] of the state after the last token; returns the same with B and T.
         """
-        if part.ndim > 1:
+        if part.ndim > 1 and not name.startswith("final_"):
             widths = [(0, 0), (0, self.mask.shape[1] - part.shape[1]), *[(0, 0)] * (part.ndim - 2)]
             part = mx.pad(part, widths)
         whole = mx.zeros((self.size, *part.shape[1:]), dtype=part.dtype)

@@ -56,7 +56,7 @@ def estimate(config: AnyConfig) -> Estimate:
     """
     longest = longest_tokens(config)
     if isinstance(config, Config):
-        rollout, joint = config.rollout, config.model.value_model == "head"
+        rollout, joint = config.rollout, config.model.value_model != "adapter"
         passes = 1 + (2 if joint else 3) + config.ppo.epochs * (1 if joint else 2)
         tokens = rollout.batch_size * rollout.max_new_tokens
         forward = rollout.batch_size * (longest + rollout.max_new_tokens) * passes

@@ -1,23 +1,23 @@
-"""Values from the score of the text so far, beside those of the critic's network."""
+"""Values from what is known of a score before it comes: the score of the text so far, or what a fitted critic reads."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from trainer import maths
 from trainer.arrays import filled, to_list
 from trainer.data import Prompt
+from trainer.models.fitted_critic import FittedCritic
 from trainer.reward_types import Reward, RewardInput
 from trainer.rollout.experience import Experience
 from trainer.rollout.token_texts import TokenTexts
 
-FORGETTING = 0.5
+FORGETTING = {"score": 0.5, "fitted": 0.9}
 """Weight of a batch against the next one. Scores change fast while the policy learns, so old batches mislead."""
 SHARE = 0.05  # of an iteration that the scores may take where the trainer chooses how far apart they are
 SECONDS = 0.1  # that they may take in any case, so that the clock decides nothing in small runs
@@ -29,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 def add_prefix_scores(
     rewards: Reward, batch: Experience, prompts: Sequence[Prompt], token_texts: TokenTexts, *, every: int
 ) -> Experience:
-    """Add Phi(s_t), the score of the response before token t, from which `PrefixValues` predicts the return.
+    """Add Phi(s_t), the score of the response before token t, from which `PotentialValues` predicts the return.
 
     It is 0 before the first score: no source is asked for an empty response. After the last token it is the score from
     `compute_rewards`, without penalties.
@@ -56,59 +56,73 @@ def add_prefix_scores(
         row[: len(ids)] = np.repeat([0.0, *(next(scores) for _ in range(every, len(ids), every))], every)[: len(ids)]
     penalties = rewards.penalties(np.array(batch.truncated), np.array(batch.response_lengths))
     whole = np.array(filled(batch.scores), dtype=np.float64) + penalties
-    return batch._replace(prefix_scores=mx.array(prefixes), final_prefix_scores=mx.array(whole.astype(np.float32)))
+    return batch._replace(potentials=mx.array(prefixes), final_potentials=mx.array(whole.astype(np.float32)))
 
 
-class PrefixValues:
-    """Prediction of a response's return from its score before token t, Phi_t: the part of V(s_t) that needs no network.
+def add_fitted_potentials(critic: FittedCritic, batch: Experience) -> Experience:
+    """Add Phi(s_t), the return that a fitted critic expects before token t; values of 0 before its first batch."""
+    if not critic.batches:
+        zeros = mx.zeros_like(batch.mask)
+        return batch._replace(values=zeros, final_values=zeros[:, 0])
+    sums = mx.concatenate([filled(batch.fitted), filled(batch.final_fitted)[:, None]], axis=1)
+    before = np.broadcast_to(np.arange(batch.mask.shape[1]), batch.mask.shape)
+    counts = np.concatenate([before, np.array(batch.response_lengths)[:, None]], axis=1)
+    phi = mx.array(critic.predict(sums, counts).astype(np.float32))
+    return batch._replace(potentials=mx.where(batch.mask > 0, phi[:, :-1], 0.0), final_potentials=phi[:, -1])
+
+
+class PotentialValues:
+    """Prediction of a response's return from what is known before token t, Phi_t: the part of V(s_t) without a network.
 
         V_0(s_t) = Phi_t + b . x_t,   x_t = (1, Phi_t, t/T, Phi_t t/T, 1 where nothing is scored yet)
 
     Phi is 0 where nothing is scored yet. At first b is 0: the score stays as it is. Then b minimises the squared error
-    of V_0 on the returns of all batches so far, each with half the weight of the next one, plus |b|^2, where a
+    of V_0 on the returns of all batches so far, each with less weight than the next one, plus |b|^2, where a
     coefficient of Phi counts in the root mean square of Phi, so that the unit of the rewards does not matter: least
-    squares with forgetting. The critic's head learns what is left.
+    squares with forgetting. A Phi that says nothing of batches that it has not seen soon counts for nothing, so a bad
+    one is no worse than the mean. A critic with a head learns what is left.
     """
 
     def __init__(self, max_new_tokens: int) -> None:
         self.max_new_tokens = max_new_tokens  # T
+        self.known: Literal["score", "fitted"] = "score"
+        """Source of Phi: the score of the text so far, or a fitted critic."""
         self._moments = np.zeros((FEATURES, FEATURES))  # sum of w x x^T
         self._products = np.zeros(FEATURES)  # sum of w x (G - Phi)
         self.apart = 1
         """Tokens from one score to the next, where the trainer chooses."""
 
     def add(self, batch: Experience, every: int) -> Experience:
-        """Add V_0 to the values of a batch with `prefix_scores`, which are of every so many tokens.
+        """Add V_0 to the values of a batch, if it has `potentials`.
 
-        The state after the last token has the score of the whole response.
+        every: tokens from one score to the next, which holds in between; 0: they come with every token, from the first.
         """
-        phi, final = (np.array(filled(x), dtype=np.float64) for x in (batch.prefix_scores, batch.final_prefix_scores))
+        if batch.potentials is None:
+            return batch
+        phi, final = (np.array(filled(x), dtype=np.float64) for x in (batch.potentials, batch.final_potentials))
         weight, square = self._moments[0, 0], self._moments[1, 1]
         unit = square / weight if square > 0 else 1.0
         b = np.linalg.solve(self._moments + np.diag([1, unit, 1, unit, 1]), self._products)
         mask = np.array(batch.mask) > 0
         predicted = mx.array(np.where(mask, phi + self._before_tokens(phi, every) @ b, 0.0).astype(np.float32))
         after = self._features(final, np.array(batch.response_lengths), np.zeros_like(final))
+        last = mx.array((final + after @ b).astype(np.float32))
         return batch._replace(
-            prefix_values=predicted,
-            values=filled(batch.values) + predicted,
-            final_values=filled(batch.final_values) + mx.array((final + after @ b).astype(np.float32)),
+            base_values=predicted,
+            values=predicted if batch.values is None else batch.values + predicted,
+            final_values=last if batch.final_values is None else batch.final_values + last,
         )
 
-    def learn(self, batch: Experience, every: int, gamma: float, *, bootstrap_truncated: bool = False) -> None:
-        """Learn from a batch with `prefix_scores` and `rewards`: its discounted rewards-to-go are the returns G.
-
-        bootstrap_truncated: those of a truncated response go on with its value after the last token.
-        """
-        after = filled(batch.final_values) * batch.truncated if bootstrap_truncated else None
-        zeros = mx.zeros_like(batch.mask)
-        rewards = maths.td_errors(filled(batch.rewards), zeros, batch.mask, gamma=gamma, final_values=after)
-        returns = np.array(maths.discounted_sums(rewards, batch.mask, gamma), dtype=np.float64)
-        phi, mask = np.array(filled(batch.prefix_scores), dtype=np.float64), np.array(batch.mask) > 0
-        x, rest = self._before_tokens(phi, every)[mask], (returns - phi)[mask]
+    def learn(self, batch: Experience, every: int, outcomes: Floats) -> None:
+        """Learn from a batch, if it has `potentials`. outcomes: [B, T]."""
+        if batch.potentials is None:
+            return
+        phi, mask = np.array(filled(batch.potentials), dtype=np.float64), np.array(batch.mask) > 0
+        x, rest = self._before_tokens(phi, every)[mask], (outcomes - phi)[mask]
         if np.isfinite(rest).all():
-            self._moments = FORGETTING * self._moments + x.T @ x
-            self._products = FORGETTING * self._products + x.T @ rest
+            weight = FORGETTING[self.known]
+            self._moments = weight * self._moments + x.T @ x
+            self._products = weight * self._products + x.T @ rest
 
     def spacing(self, taken: float, iteration: float) -> int:
         """Return how far apart the next scores are to be, if these took `taken` processor seconds of an `iteration`.
@@ -119,12 +133,14 @@ class PrefixValues:
         return self.apart * int(2 ** math.ceil(math.log2(max(taken / allowed, 1))))
 
     def state(self) -> dict[str, Any]:
-        """Return what is learned and `apart` as plain values, which JSON keeps exactly."""
-        return {"moments": self._moments.tolist(), "products": self._products.tolist(), "apart": self.apart}
+        """Return what is learned, of which Phi, and `apart` as plain values, which JSON keeps exactly."""
+        learned = {"moments": self._moments.tolist(), "products": self._products.tolist()}
+        return {"known": self.known, **learned, "apart": self.apart}
 
     def restore(self, state: dict[str, Any] | None) -> None:
-        """Restore what `state` returned, or with None the state of a new run."""
-        state = state or PrefixValues(self.max_new_tokens).state()
+        """Restore what `state` returned, or with None or a state of another Phi that of a new run."""
+        if state is None or state.get("known", "score") != self.known:
+            state = PotentialValues(self.max_new_tokens).state()
         self._moments, self._products = np.array(state["moments"]), np.array(state["products"])
         self.apart = state["apart"]
 

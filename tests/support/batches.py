@@ -16,6 +16,7 @@ from trainer.data import Prompt
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import load_backbone
 from trainer.ppo import steps
+from trainer.ppo.potentials import PotentialValues, add_fitted_potentials
 from trainer.rollout.experience import Experience
 from trainer.rollout.generation import Response, lay_out
 
@@ -24,15 +25,19 @@ LENGTHS = [(3, 6), (5, 1), (2, 8), (4, 3), (3, 5), (6, 2)]  # of prompt and resp
 
 
 def make_actor(
-    folder: Path, *, value_model: Literal["head", "adapter"] = "head", fresh: bool = False
+    folder: Path, *, value_model: Literal["fitted", "head", "adapter"] = "head", fresh: bool = False
 ) -> ActorCriticLLM:
-    """Return an actor on a tiny llama. Unless `fresh`, adapters and head are random, as in mid-training."""
+    """Return an actor on a tiny llama, by default with a critic that has something to train.
+
+    Unless `fresh`, adapters and head are random, as in mid-training.
+    """
     path = folder if (folder / "config.json").exists() else make_checkpoint(folder, scale=0.5)
     config = ModelConfig(path=str(path), lora_rank=2, value_model=value_model)
     actor = ActorCriticLLM(load_backbone(config).backbone, config, key=mx.random.key(1))
     if not fresh:
         actor.update_policy(moved(actor.policy_parameters(), seed=2))
-        actor.update_value(moved(actor.value_parameters(), seed=3))
+        if not actor.fitted:
+            actor.update_value(moved(actor.value_parameters(), seed=3))
     return actor
 
 
@@ -77,13 +82,17 @@ def scored(actor: ActorCriticLLM, batch: Experience, *, kl_coef: float = 0.1, **
     how: dict[str, Any] = {"micro_batch_tokens": 64}
     batch = steps.add_policy_logprobs_and_values(actor, batch, temperature=temperature, **how)
     batch = steps.add_kl_to_sa_pairs(actor, batch, temperature=temperature, estimator="k1", **how)
-    batch = steps.add_values_to_sa_pairs(actor, batch, **how)
+    if actor.fitted:
+        batch = add_fitted_potentials(actor.fitted, batch)
+        batch = PotentialValues(batch.mask.shape[1]).add(batch, 0)
+    else:
+        batch = steps.add_values_to_sa_pairs(actor, batch, **how)
     scores = settings.get("scores", np.random.default_rng(5).normal(0, 1, batch.size))
     batch = batch._replace(scores=mx.array(scores).astype(mx.float32), token_scores=mx.zeros_like(batch.mask))
     batch = steps.adjust_rewards_with_kl(batch, kl_coef=kl_coef)
     batch = steps.compute_td_errors(batch, gamma=gamma)
     batch = steps.compute_gae_advantages(batch, gamma=gamma, lam=lam)
-    return steps.add_reward_to_go(batch)
+    return steps.add_outcomes(steps.add_reward_to_go(batch), gamma=gamma)
 
 
 def moved_on(batch: Experience, scale: float = 0.3) -> Experience:

@@ -134,7 +134,7 @@ PROBLEMS = [  # assignments, and parts of the one problem that they cause
     ("ppo.prefix_scores=1 reward.normalize=batch", "ppo.prefix_scores ... 'running'"),
     ("ppo.prefix_scores=1 ppo.whiten_rewards=true", "ppo.prefix_scores ... 'running'"),
     ("ppo.kl_controller=adaptive ppo.kl_coef=0.0", "ppo.kl_coef = 0 ... 'adaptive'"),
-    ("model.value_init=x", "model.value_model = 'head' ... 'adapter'"),
+    ("model.value_init=x", "model.value_model = 'fitted' ... 'adapter'"),
     ("reward.overlong_tokens=48", "reward.overlong_tokens = 48 ... less than rollout.max_new_tokens = 48"),
     # Reward sources
     ("reward.sources=['lexicn']", "reward.sources[0] = 'lexicn': must be 'file.py:function', 'lexicon' or a table"),

@@ -45,6 +45,7 @@ from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import load_backbone
 from trainer.ppo import steps
 from trainer.ppo.loop import PPO
+from trainer.ppo.potentials import add_fitted_potentials
 from trainer.preferences.agreement import human_evaluation
 from trainer.preferences.records import Comparison, Judgement, Origin, Preference
 from trainer.preferences.store import PreferenceStore
@@ -206,7 +207,7 @@ def test_the_reward_is_the_score_less_the_penalty_at_the_current_coefficient(tmp
     assert found.reward_mean == pytest.approx(found.score_mean - 0.7 * found.kl)
 
 
-@pytest.mark.parametrize("value_model", ["head", "adapter"])
+@pytest.mark.parametrize("value_model", ["fitted", "head", "adapter"])
 def test_the_critic_is_evaluated_by_the_rewards_after_each_token(value_model: str, tmp_path: Path) -> None:
     ppo, held_out = make_ppo(
         tmp_path, "ppo.gamma=0.9", "ppo.lam=0.2", f"model.value_model={value_model}", "optim.value_lr=0.1"
@@ -215,8 +216,11 @@ def test_the_critic_is_evaluated_by_the_rewards_after_each_token(value_model: st
     batch, scores = by_hand(ppo, held_out)
     how: Any = {"temperature": 1.0, "micro_batch_tokens": 2048}
     batch = steps.add_policy_logprobs_and_values(ppo.actor, batch, **how)
-    batch = steps.add_values_to_sa_pairs(ppo.actor, batch, micro_batch_tokens=2048)
     batch = steps.add_kl_to_sa_pairs(ppo.actor, batch, estimator="k1", **how)
+    if ppo.actor.fitted:
+        batch = ppo.potential_values.add(add_fitted_potentials(ppo.actor.fitted, batch), 0)
+    else:
+        batch = steps.add_values_to_sa_pairs(ppo.actor, batch, micro_batch_tokens=2048)
     values, returns = list[float](), list[float]()
     for row, length in enumerate(to_list(batch.response_lengths)):
         rewards = -ppo.kl_coef * np.array(batch.kl, dtype=np.float64)[row, :length]
@@ -240,7 +244,7 @@ def test_several_responses_to_a_prompt_begin_with_the_single_one(tmp_path: Path)
     assert len(np.unique(three.kl)) == 9
 
 
-@pytest.mark.parametrize("value_model", ["head", "adapter"])
+@pytest.mark.parametrize("value_model", ["fitted", "head", "adapter"])
 def test_an_evaluation_learns_nothing_and_changes_no_statistics(value_model: str, tmp_path: Path) -> None:
     ppo, held_out = make_ppo(tmp_path, "reward.normalize=running", f"model.value_model={value_model}")
 
@@ -250,13 +254,15 @@ def test_an_evaluation_learns_nothing_and_changes_no_statistics(value_model: str
             "value": ppo.actor.value_parameters(),
             "optimizer": ppo.learner.state(),
             "backbone": ppo.actor.backbone.parameters(),
+            "fitted": ppo.actor.fitted.arrays() if ppo.actor.fitted else {},
         }
         return [(name, np.array(array).tobytes()) for name, array in tree_flatten(arrays)]
 
-    before, statistics = state(), ppo.rewards.state()
+    before, statistics, values = state(), ppo.rewards.state(), ppo.potential_values.state()
     assert statistics["count"] == 4
     evaluate(ppo, held_out, 1, ReferenceBaseline(held_out, draws=3))
     assert state() == before
+    assert ppo.potential_values.state() == values
     assert (ppo.rewards.state(), ppo.learner.steps) == (statistics, 2)
 
 

@@ -45,7 +45,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make runs: rm, a reward model, and PPO against it with a critic on the policy's states, and of its own."""
     folder = tmp_path_factory.mktemp("made")
     reward = f'reward.sources=[{{kind="model", path="{reward_workspace(folder)}"}}]'
-    for name, more in (("head", ()), ("own", ("model.value_model='adapter'", "optim.ema_decay=0.5"))):
+    for name, more in (
+        ("head", ("model.value_model='head'",)),
+        ("own", ("model.value_model='adapter'", "optim.ema_decay=0.5")),
+    ):
         record(tiny_config(folder, reward, f"run.name={name}", "optim.policy_lr=0.05", *more))
     return folder
 
@@ -265,6 +268,14 @@ def test_an_estimator_without_a_critic_has_no_value_model(made: Path, tmp_path: 
     assert "value-model" not in found.contents
     assert found.settings is None
     assert "has no trainer for this run's ppo.estimator" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_a_fitted_critic_is_no_model_and_that_of_trl_begins_as_the_base(made: Path, tmp_path: Path) -> None:
+    record(tiny_config(made, "run.name=fitted", "model.value_model=fitted", "ppo.iterations=1"))
+    found = export(made, "fitted", tmp_path / "out")
+    assert "value-model" not in found.contents
+    assert json.loads((tmp_path / "out" / "trl" / "config.json").read_text())["value_model"] == ""
+    assert "model.value_model" in "".join(found.warnings) + (tmp_path / "out" / "README.md").read_text()
 
 
 def test_a_run_of_a_reward_model_is_exported_with_its_preferences(made: Path, tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ def all_logits(forward: Forward) -> mx.array:
 
 def make_actor(every_model: Path, *, fresh: bool = False, **settings: Any) -> tuple[ActorCriticLLM, LoadedModel]:
     model = load_tiny(every_model)
-    actor = ActorCriticLLM(model.backbone, ModelConfig(**settings), key=mx.random.key(1))
+    config = ModelConfig(**{"value_model": "head", **settings})
+    actor = ActorCriticLLM(model.backbone, config, key=mx.random.key(1))
     if not fresh:
         actor.update_policy(moved(actor.policy_parameters(), seed=2, scale=0.3))
         actor.update_value(moved(actor.value_parameters(), seed=3, scale=0.3))

@@ -155,7 +155,7 @@ def test_the_value_clip_is_in_the_unit_that_is_given(actor: ActorCriticLLM, batc
 
 def test_the_critic_learns_what_the_score_so_far_leaves(actor: ActorCriticLLM, batch: Experience) -> None:
     phi = mx.random.normal(batch.mask.shape, key=mx.random.key(5))
-    shifted = batch._replace(prefix_values=phi, values=filled(batch.values) + phi, returns=filled(batch.returns) + phi)
+    shifted = batch._replace(base_values=phi, values=filled(batch.values) + phi, returns=filled(batch.returns) + phi)
     (before, sums), (after, shifted_sums) = (gradients(actor, one, "value") for one in (batch, shifted))
     close(flat(after), flat(before))
     assert shifted_sums.value_loss.item() == pytest.approx(sums.value_loss.item(), rel=1e-5)

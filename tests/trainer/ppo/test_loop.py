@@ -13,15 +13,18 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from reference import float64
 from runs_helper import Recorder, comparable, record, tiny_config
 
+from trainer.arrays import filled
 from trainer.data import encode_prompts, load_prompts
 from trainer.events import Alarm, Alert, Evaluation, Event, Iteration, PhaseProgress, SamplesWritten
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import load_backbone
 from trainer.policy_checkpoint import restore_snapshot, take_snapshot
+from trainer.ppo import steps
 from trainer.ppo.loop import PPO
-from trainer.ppo.prefix_scores import PrefixValues
+from trainer.ppo.potentials import PotentialValues
 from trainer.rewards import RewardInput, Rewards, SourceScores, WeightedSource
 from trainer.rollout.generation import Response, lay_out
 from trainer.runs.folder import RunFolder
@@ -49,14 +52,16 @@ def test_the_adaptive_coefficient_waits_for_the_policy_to_learn(tmp_path: Path) 
     assert iterations[3].kl_coef == pytest.approx(below, rel=1e-9)
 
 
-def test_one_batch_of_huge_rewards_does_not_blur_later_values(tmp_path: Path) -> None:
+@pytest.mark.parametrize("value_model", ["head", "adapter"])
+def test_one_batch_of_huge_rewards_does_not_blur_later_values(value_model: str, tmp_path: Path) -> None:
     tiny_config(tmp_path)
     plain = (tmp_path / "rewards.py").read_text()
     once = "calls = []\n\ndef huge_once(completion_ids, **_):\n    calls.append(1)\n"
     once += "    return [1e6 * (len(calls) == 3) * (ids[0] % 2 or -1) + sum(ids) % 7 / 7 for ids in completion_ids]\n"
     (tmp_path / "rewards.py").write_text(plain + once)
     source = f"reward.sources=['{tmp_path}/rewards.py:huge_once']"
-    iterations = record(tiny_config(tmp_path, source, "eval.every=0", "ppo.iterations=6")).of(Iteration)
+    settings = (f"model.value_model={value_model}", "eval.every=0", "ppo.iterations=6")
+    iterations = record(tiny_config(tmp_path, source, *settings)).of(Iteration)
     assert iterations[2].score_max > 1e5
     assert abs(iterations[5].value_mean) < 10
 
@@ -64,6 +69,7 @@ def test_one_batch_of_huge_rewards_does_not_blur_later_values(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "settings",
     [
+        ("model.value_model=fitted", "ppo.lam=0.7"),
         ("model.value_model=head",),
         ("model.value_model=head", "ppo.relative_value_clip=0", "ppo.kl_in=loss", "ppo.kl_estimator=full"),
         ("model.value_model=head", "ppo.prefix_scores=2", "ppo.lam=0.7"),
@@ -119,12 +125,13 @@ def rows_of(folder: Path, iteration: int) -> list[dict[str, Any]]:
     return rows
 
 
-CRITIC = ("reward.normalize=running", "ppo.minibatches=4", "ppo.prefix_scores=2", "ppo.lam=0.7")
+FITTED = ("reward.normalize=running", "ppo.minibatches=4", "ppo.lam=0.7")
+CRITIC = (*FITTED, "model.value_model=head", "ppo.prefix_scores=2")
 GROUPS = ("rollout.samples_per_prompt=4", "ppo.estimator=grpo", "ppo.kl_in=loss", "ppo.kl_estimator=k3")
 GREEDY = ("ppo.estimator=remax", "reward.normalize=running", "rollout.samples_per_prompt=2", "ppo.minibatches=4")
 
 
-@pytest.mark.parametrize("settings", [CRITIC, GROUPS, GREEDY])
+@pytest.mark.parametrize("settings", [FITTED, CRITIC, GROUPS, GREEDY])
 def test_a_response_to_which_no_source_applies_is_in_no_score_and_no_step(
     tmp_path: Path, settings: tuple[str, ...]
 ) -> None:
@@ -149,7 +156,7 @@ def test_a_response_to_which_no_source_applies_is_in_no_score_and_no_step(
     assert all((each.unscored == 1) == math.isnan(each.score_mean) for each in recorder.of(Evaluation))
 
 
-@pytest.mark.parametrize("settings", [CRITIC, GROUPS, GREEDY])
+@pytest.mark.parametrize("settings", [FITTED, CRITIC, GROUPS, GREEDY])
 def test_a_batch_without_any_score_takes_no_step_and_says_so(tmp_path: Path, settings: tuple[str, ...]) -> None:
     recorder = unscored_run(tmp_path, "none", "rollout.batch_size=8", *settings)
     alerts = [alert for alert in recorder.of(Alert) if not isinstance(alert, Alarm)]
@@ -252,7 +259,7 @@ def test_prefixes_are_decoded_as_the_scored_response_is(tmp_path: Path) -> None:
     ids = [65, end, 66, 67]
     batch = lay_out(prompts, [Response(ids, [0.0] * 4, decode(ids, skip_special_tokens=True), True)])
     batch = batch._replace(values=mx.zeros((1, 4)), final_values=mx.zeros(1), scores=mx.zeros(1))
-    ppo.with_prefix_values(batch, prompts)
+    ppo.with_potential_values(batch, prompts)
     assert decode([end]) not in decode(ids, skip_special_tokens=True)
     expected = [decode(ids[:count], skip_special_tokens=True) for count in (1, 2, 3)]
     assert [row.completion for row in source.calls[0]] == expected
@@ -265,12 +272,70 @@ def test_prefix_values_learn_from_the_discounted_returns_of_the_batch(
     settings = ("ppo.gamma=0.9", f"ppo.bootstrap_truncated={str(bootstrap_truncated).lower()}", "ppo.prefix_scores=2")
     ppo = ppo_with(tmp_path, Working(), *settings)
     batch = ppo.iteration(1).batch
-    expected, others = PrefixValues(8), [PrefixValues(8), PrefixValues(8)]
-    expected.learn(batch, 2, 0.9, bootstrap_truncated=bootstrap_truncated)
-    assert ppo.prefix_values.state() == expected.state()
-    others[0].learn(batch, 2, 1.0, bootstrap_truncated=bootstrap_truncated)
-    others[1].learn(batch, 2, 0.9, bootstrap_truncated=not bootstrap_truncated)
-    assert all(other.state() != expected.state() for other in others)
+
+    def learned(gamma: float, *, bootstraps: bool) -> dict[str, Any]:
+        values, found = PotentialValues(8), steps.add_outcomes(batch, gamma=gamma, bootstrap_truncated=bootstraps)
+        values.learn(batch, 2, float64(filled(found.outcomes)))
+        return values.state()
+
+    assert ppo.potential_values.state() == learned(0.9, bootstraps=bootstrap_truncated)
+    assert ppo.potential_values.state() != learned(1.0, bootstraps=bootstrap_truncated)
+    assert ppo.potential_values.state() != learned(0.9, bootstraps=not bootstrap_truncated)
+
+
+@pytest.mark.parametrize("value_model", ["fitted", "head", "adapter"])
+@pytest.mark.parametrize("lam", [0.0, 1.0])
+def test_a_critic_is_measured_by_what_came_without_its_own_values_whatever_lambda_is(
+    value_model: str, lam: float, tmp_path: Path
+) -> None:
+    settings = (f"model.value_model={value_model}", f"ppo.lam={lam}", "ppo.gamma=0.9", "ppo.kl_coef=0.5")
+    ppo = ppo_with(tmp_path, Working(), *settings, "optim.value_lr=0.05")
+    for number in (1, 2, 3):
+        batch, _, _, metrics, _, _ = ppo.iteration(number)
+        assert value_model != "fitted" or (number == 1) == (metrics.explained_variance == 0.0)
+    values, rewards, returns = (float64(filled(x)) for x in (batch.values, batch.rewards, batch.returns))
+    assert batch.mask.all(), "all responses have 8 tokens"
+    outcomes = np.array([[0.9 ** np.arange(8 - t) @ row[t:] for t in range(8)] for row in rewards])
+    expected = 1 - np.var(outcomes - values) / np.var(outcomes)
+    assert metrics.explained_variance == pytest.approx(expected, abs=1e-4)
+    of_returns = 1 - np.var(returns - values) / np.var(returns)
+    assert (abs(of_returns - expected) < 1e-4) == (lam == 1.0)
+    order, values, outcomes = np.argsort(values.ravel(), kind="stable"), values.ravel(), outcomes.ravel()
+    fifths = [[values[part].mean(), outcomes[part].mean(), len(part)] for part in np.array_split(order, 5)]
+    np.testing.assert_allclose(metrics.calibration, fifths, rtol=1e-4, atol=1e-4)
+    if value_model == "fitted":
+        assert metrics.value_loss == pytest.approx(np.mean((outcomes - values) ** 2) / 2, rel=1e-4)
+
+
+def test_while_a_fitted_critic_warms_up_it_learns_and_no_step_is_taken(tmp_path: Path) -> None:
+    events = list[Event]()
+    ppo = ppo_with(tmp_path, Working(), "ppo.critic_warmup=2", events=events)
+    before, learned = ppo.actor.policy_parameters(), list[list[int]]()
+    for number in (1, 2, 3):
+        result = ppo.iteration(number)
+        warms_up = number < 3
+        assert (result.metrics.steps, result.trains_policy) == ((0, False) if warms_up else (2, True))
+        assert (result.ratios is None) == warms_up
+        assert math.isnan(result.metrics.policy_loss) == warms_up
+        after = ppo.actor.policy_parameters()
+        assert all(mx.array_equal(array, after[name]) for name, array in before.items()) == warms_up
+        learned.append(filled(ppo.actor.fitted).arrays()["moments"].tolist())
+    assert learned[0] != learned[1] != learned[2]
+    assert filled(result.batch.values).any()
+    assert not [event for event in events if isinstance(event, Alert)]
+    assert ppo.learner.learning_rates()[0] > 0
+
+
+def test_a_fitted_critic_learns_beside_prefix_scores_and_takes_over_where_they_are_switched_off(tmp_path: Path) -> None:
+    settings = ('reward.sources=["lexicon"]', "rollout.ignore_stop=true")
+    ppo = ppo_with(tmp_path, Working(), "ppo.prefix_scores=4")
+    for number in (1, 2):
+        batch = ppo.iteration(number).batch
+        assert filled(batch.potentials)[:, :4].tolist() == [[0.0] * 4] * 4, "nothing is scored yet"
+    ppo.configure(tiny_config(tmp_path, *settings, "ppo.prefix_scores=0"))
+    batch = ppo.iteration(3).batch
+    assert np.unique(np.array(filled(batch.potentials)), axis=1).shape == (4, 8), "it expects something at each token"
+    assert mx.array_equal(batch.values, batch.potentials), "as it is: nothing says yet what it is worth"
 
 
 PAIRS = ("rollout.samples_per_prompt=2", "ppo.iterations=2", "eval.every=0", "run.alternatives=3")

@@ -9,14 +9,14 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import reference
-from batches import LENGTHS, make_actor, random_batch, scored, with_garbage
+from batches import LENGTHS, NAN, make_actor, random_batch, scored, with_garbage
 from reference import float64
 from tiny import make_tokenizer
 
 from trainer.data import Prompt
 from trainer.engine.artifacts import sample_rows
 from trainer.ppo.learner import StepMetrics
-from trainer.ppo.metrics import rollout_metrics, update_metrics
+from trainer.ppo.metrics import calibration, rollout_metrics, update_metrics
 from trainer.rewards import RewardResult
 from trainer.rollout.experience import Experience
 from trainer.rollout.token_texts import TokenTexts
@@ -30,7 +30,7 @@ SKIPPED = StepMetrics(math.nan, math.nan, math.nan, math.inf, math.inf, math.inf
 @pytest.fixture(scope="module")
 def batch(tmp_path_factory: pytest.TempPathFactory) -> Experience:
     actor = make_actor(tmp_path_factory.mktemp("models") / "llama")
-    batch = scored(actor, random_batch())
+    batch = scored(actor, random_batch(), gamma=0.9, lam=0.0)  # whose returns are almost the critic's own values
     tokens = mx.random.normal(batch.mask.shape, key=mx.random.key(0)) * batch.mask
     return batch._replace(token_scores=tokens)
 
@@ -44,6 +44,11 @@ def test_every_number_is_its_definition_over_real_tokens(batch: Experience) -> N
     )
     scores = [batch.scores[row].item() + tokens[row].sum() for row in rows]
     values, returns = reference.real(batch.values, COUNTS), reference.real(batch.returns, COUNTS)
+    rewards = [float64(batch.rewards)[row, : COUNTS[row]] for row in rows]
+    outcomes = np.concatenate([[0.9 ** np.arange(len(x) - t) @ x[t:] for t in range(len(x))] for x in rewards])
+    fifths = np.array_split(np.argsort(values), 5)
+    expected = [(values[part].mean(), outcomes[part].mean(), 5) for part in fifths]  # of 25 tokens
+    np.testing.assert_allclose(metrics.pop("calibration"), expected, atol=1e-5)
     mismatch = reference.real(batch.sampler_logprobs, COUNTS) - np.concatenate(logprobs)
     surprise, entropy = -reference.real(batch.sampler_logprobs, COUNTS), reference.real(batch.entropy, COUNTS)
     assert metrics == pytest.approx(
@@ -57,7 +62,7 @@ def test_every_number_is_its_definition_over_real_tokens(batch: Experience) -> N
             "kl": np.mean([(logprobs[row] - ref[row]).sum() for row in rows]),
             "kl_std": np.std([(logprobs[row] - ref[row]).sum() for row in rows]),
             "entropy": reference.real(batch.entropy, COUNTS).mean(),
-            "explained_variance": reference.explained_variance(values, returns),
+            "explained_variance": reference.explained_variance(values, outcomes),
             "value_mean": values.mean(),
             "return_mean": returns.mean(),
             "response_length": np.mean(COUNTS),
@@ -76,7 +81,20 @@ def test_every_number_is_its_definition_over_real_tokens(batch: Experience) -> N
 
 def test_garbage_in_the_padding_changes_no_number(batch: Experience) -> None:
     clean, spoiled = rollout_metrics(batch, kl_coef=0.1), rollout_metrics(with_garbage(batch), kl_coef=0.1)
+    np.testing.assert_allclose(spoiled.pop("calibration"), clean.pop("calibration"), atol=1e-5)
     assert spoiled == pytest.approx(clean, abs=1e-5)
+
+
+def test_a_batch_of_two_tokens_has_a_calibration_in_two_parts_and_one_without_any_has_none() -> None:
+    values, outcomes = mx.array([[2.0, NAN], [1.0, NAN]]), mx.array([[5.0, NAN], [7.0, NAN]])
+    assert calibration(values, outcomes, mx.array([[1, 0], [1, 0]])) == [[1.0, 7.0, 1], [2.0, 5.0, 1]]
+    assert calibration(values, outcomes, mx.zeros((2, 2))) == []
+
+
+def test_without_a_critic_there_is_no_explained_variance_and_no_calibration(batch: Experience) -> None:
+    metrics = rollout_metrics(batch._replace(values=None, outcomes=None), kl_coef=0.1)
+    assert math.isnan(metrics["explained_variance"])
+    assert "calibration" not in metrics
 
 
 def test_the_kl_that_is_reported_is_k1_whatever_the_penalty_uses(batch: Experience) -> None:

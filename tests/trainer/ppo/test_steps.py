@@ -22,7 +22,7 @@ from trainer.data import Prompt
 from trainer.fitting.optimisation import micro_batch_rows
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import load_backbone
-from trainer.ppo import estimators, prefix_scores, steps
+from trainer.ppo import estimators, potentials, steps
 from trainer.ppo.estimators import ESTIMATORS
 from trainer.rewards import Overlong, RewardInput, Rewards, SourceScores, WeightedSource
 from trainer.rollout.experience import Experience
@@ -243,9 +243,9 @@ def test_a_prefix_score_is_that_of_what_was_written_before_the_token(folder: Pat
     rewards = Rewards([WeightedSource(source, 0.5), WeightedSource(Places())], missing_stop_penalty=9.0)
     batch, _ = steps.compute_rewards(rewards, batch, prompts)
     texts = TokenTexts(loaded.tokenizer)
-    found = prefix_scores.add_prefix_scores(rewards, batch, prompts, texts, every=every)
+    found = potentials.add_prefix_scores(rewards, batch, prompts, texts, every=every)
     places = np.arange(batch.mask.shape[1]) // every * every
-    assert found.prefix_scores.tolist() == (0.5 * places * float64(batch.mask)).tolist()
+    assert found.potentials.tolist() == (0.5 * places * float64(batch.mask)).tolist()
     for given in source.seen:
         row = int(str(given.prompt).rpartition(" ")[2])
         ids = batch.responses[row].tolist()
@@ -263,8 +263,8 @@ def test_the_state_after_the_last_token_has_the_score_of_the_whole_response_with
     )
     batch, result = steps.compute_rewards(rewards, random_batch(), prompts)
     assert min(result.scores) < 0  # by the penalties
-    found = prefix_scores.add_prefix_scores(rewards, batch, prompts, TokenTexts(load_tiny(folder).tokenizer), every=3)
-    assert found.final_prefix_scores.tolist() == pytest.approx([0.5 * count for count in COUNTS], abs=1e-5)
+    found = potentials.add_prefix_scores(rewards, batch, prompts, TokenTexts(load_tiny(folder).tokenizer), every=3)
+    assert found.final_potentials.tolist() == pytest.approx([0.5 * count for count in COUNTS], abs=1e-5)
 
 
 def test_scores_so_far_are_on_the_running_scale_and_change_no_statistics() -> None:
@@ -343,6 +343,22 @@ def test_a_bootstrapped_response_has_no_score_but_keeps_its_other_rewards(actor:
         missing[count - 1] = batch.scores[row].item() if row % 2 == 1 else 0.0
         np.testing.assert_allclose(plain[row] - bootstrapped[row], missing, atol=1e-5)
     assert abs(float64(batch.scores)[1::2]).min() > 1e-3
+
+
+@pytest.mark.parametrize("bootstraps", [False, True])
+@pytest.mark.parametrize("gamma", [1.0, 0.9])
+def test_outcomes_are_rewards_to_go_and_have_a_value_only_after_the_cut(
+    actor: ActorCriticLLM, gamma: float, bootstraps: bool
+) -> None:
+    batch = scored(actor, random_batch(), kl_coef=0.3, lam=0.2)
+    batch = batch._replace(values=NAN * filled(batch.values), mask=batch.mask * mx.array([0, 1, 1, 1, 1, 1])[:, None])
+    found = float64(steps.add_outcomes(batch, gamma=gamma, bootstrap_truncated=bootstraps).outcomes)
+    for row, count in enumerate(COUNTS):
+        rewards = [*float64(batch.rewards)[row, :count], bootstraps * (row % 2) * batch.final_values[row].item()]
+        expected = [sum(gamma**later * reward for later, reward in enumerate(rewards[t:])) for t in range(count)]
+        np.testing.assert_allclose(found[row, :count], np.array(expected) * (row > 0), atol=1e-5)
+        assert not found[row, count:].any()
+    assert abs(float64(batch.final_values)[1::2]).min() > 1e-3
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0, 1.0), (3, 1.0), (6, 0.5)], ids=["none", "half", "all"])

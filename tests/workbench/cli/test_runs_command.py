@@ -197,7 +197,6 @@ def test_the_folder_goes_to_stdout_and_what_is_lost_to_stderr(
     assert sorted(path.name for path in (tmp_path / "exports" / "a").iterdir() if path.is_dir()) == [
         "policy",
         "trl",
-        "value-model",
         "verl",
     ]
 

@@ -23,6 +23,8 @@ def sizes() -> dict[str, int]:
     for top in ("trainer", "workbench", "tests", "benchmarks"):
         for path in (ROOT / top).rglob("*.py"):
             parts = path.relative_to(ROOT).parts
+            if any(part.startswith(".") for part in parts):  # the environment of a peer
+                continue
             whole = top in ("tests", "benchmarks") or len(parts) == 2
             found[top if whole else "/".join(parts[:2])] += path.read_text(encoding="utf-8").count("\n")
     return dict(sorted(found.items()))

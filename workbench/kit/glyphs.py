@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from workbench.text import MISSING, Line, Piece, line_of
+from workbench.text import MISSING, Line, Piece, fit_start, line_of
 
 BARS = "▁▂▃▄▅▆▇█"
 _ZERO = 3  # index of the bar in the middle of a diverging scale
+_LABELS, _WIDEST = 6, 80  # columns of a calibration: its labels, and all bars at most
 _BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # of the dots, added to U+2800; by column and row
 DOTS_ACROSS, DOTS_DOWN = 2, 4
 
@@ -72,6 +73,46 @@ def with_axis(plot: Sequence[Sequence[Piece]], labels: Mapping[int, str], width:
         [(f"{labels.get(row, '')[:width]:>{width}}", "muted"), ("┤" if row in labels else "│", "axis"), *line_of(cells)]
         for row, cells in enumerate(plot)
     ]
+
+
+def calibration_bars(
+    bars: Iterable[tuple[int, float, float, int]],
+    places: int,
+    scale: tuple[str, str],
+    axis: tuple[str, str, str],
+    width: int,
+    height: int,
+) -> list[Line]:
+    """Return at most `height` lines of at most `width` columns: bars with ◂ at what was predicted, counts and axis.
+
+    The ◂ are the diagonal, where the bars of a perfect prediction end.
+
+    bars: the place among `places`, predicted and observed as positions from 0 to 1, and a count. scale: low and high
+    end. axis: what is counted, and the first and the last prediction.
+    """
+    left = max(_LABELS, *map(len, scale))
+    across, rows = min(width - left - 1, _WIDEST) // places, max(height - 2, 1)
+    if across < 2:
+        return []
+    columns = across * places
+    stacks: list[list[Piece]] = [[(" ", "text")] * columns for _ in range(rows)]
+    counts, marks = [" "] * columns, [""] * places
+    for place, predicted, observed, found in bars:
+        for row, cell in enumerate(reversed(bar(observed, rows))):
+            for column in range(place * across, (place + 1) * across - 1):
+                stacks[row][column] = (cell, "series")
+        stacks[min(int((1 - predicted) * rows), rows - 1)][(place + 1) * across - 1] = ("◂", "target")
+        count = str(found) if found < 1000 else f"{found // 1000}k"
+        marks[place] = count if len(count) < across else "+"
+    for place, text in enumerate(marks):
+        counts[place * across : place * across + len(text)] = text
+    counted, first, last = axis
+    ends = first + "predicted".center(columns - len(first) - len(last)) + last
+    return [
+        *with_axis(stacks, {0: scale[1], rows - 1: scale[0]} if rows > 1 else {}, left),
+        [(counted.rjust(left) + " ", "muted"), ("".join(counts), "muted")],
+        [(fit_start(" " * (left + 1) + ends, width), "muted")],
+    ][:height]
 
 
 class Canvas:

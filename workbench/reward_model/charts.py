@@ -16,7 +16,7 @@ from trainer.events import RewardModelEvaluation
 from trainer.reward_model.predictions import Accuracy, Baseline, CalibrationBin, Predictions, RewardModelReport
 from workbench.kit.axes import Axis, moving_average
 from workbench.kit.drawing import Drawn, rule
-from workbench.kit.glyphs import DOTS_ACROSS, Canvas, bar, bar_lines, row_of, with_axis
+from workbench.kit.glyphs import DOTS_ACROSS, Canvas, bar_lines, calibration_bars, row_of, with_axis
 from workbench.run.view import RunView
 from workbench.text import Line, beside, fit, fit_start, line_of, number, percent, visible
 
@@ -25,8 +25,6 @@ _LEAST_BAR = 12
 _HELD_OUT, _INTERVAL = "◆", "│"
 _LABELS = 7  # columns
 _CALIBRATION_BINS = 10  # from 0.5 to 1
-_CALIBRATION_LABELS = 6  # columns
-_WIDEST = 8
 _REWARD_LABELS = 9  # columns
 _MOST_BINS = 60
 _ALL = (96, 30)  # columns and lines of the smallest pane that shows all charts
@@ -181,33 +179,14 @@ def calibration_lines(bins: Sequence[CalibrationBin], error: float, width: int, 
     """
     known = f" · error {error:.3f}" if math.isfinite(error) else ""
     title = rule(f"calibration{known} · bar: observed   ◂: predicted", width)
-    across = (width - _CALIBRATION_LABELS - 1) // _CALIBRATION_BINS
     if not bins:
         return [title, [(fit_start(" no decided held-out pairs yet", width), "muted")]][:height]
-    if across < 2:
-        return [title][:height]
-    across, rows = min(across, _WIDEST), max(height - 3, 1)
-    columns = across * _CALIBRATION_BINS
-    stacks: list[list[tuple[str, str]]] = [[(" ", "text")] * columns for _ in range(rows)]
-    counts, marks = [" "] * columns, [""] * _CALIBRATION_BINS
+    bars = []
     for one in bins:
         place = min(round(_within(2 * one.low - 1) * _CALIBRATION_BINS), _CALIBRATION_BINS - 1)
-        for row, cell in enumerate(reversed(bar(_within(one.accuracy), rows))):
-            for column in range(place * across, (place + 1) * across - 1):
-                stacks[row][column] = (cell, "series")
-        stacks[min(int((1 - _within(one.confidence)) * rows), rows - 1)][(place + 1) * across - 1] = ("◂", "target")
-        count = str(one.pairs) if one.pairs < 1000 else f"{one.pairs // 1000}k"
-        marks[place] = count if len(count) < across else "+"
-    for place, text in enumerate(marks):
-        counts[place * across : place * across + len(text)] = text
-    labels = {0: "100%", rows - 1: "0%"} if rows > 1 else {}
-    ends = "0.5" + "predicted".center(columns - 6) + "1.0"
-    return [
-        title,
-        *with_axis(stacks, labels, _CALIBRATION_LABELS),
-        [("pairs".rjust(_CALIBRATION_LABELS) + " ", "muted"), ("".join(counts), "muted")],
-        [(" " * (_CALIBRATION_LABELS + 1) + ends, "muted")],
-    ][:height]
+        bars.append((place, _within(one.confidence), _within(one.accuracy), one.pairs))
+    chart = calibration_bars(bars, _CALIBRATION_BINS, ("0%", "100%"), ("pairs", "0.5", "1.0"), width, height - 1)
+    return [title, *chart][:height]
 
 
 def reward_histogram(chosen: Sequence[float], rejected: Sequence[float], width: int, height: int) -> list[Line]:

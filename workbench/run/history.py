@@ -19,6 +19,7 @@ _KINDS = {event: kind for kind, event in _EVENTS.items()}
 _NO_METRICS = ("iteration", "seconds")
 _PHASES = ("generate", "score", "reward", "update")
 _BETWEEN = ("evaluate", "save")  # after an iteration, reported by events of their own
+_FIFTHS = tuple(tuple(f"calibration/{fifth}/{name}" for name in ("value", "outcome", "tokens")) for fifth in range(5))
 _KEPT_BUCKETS = 200  # summaries: those of some charts of a run that stands still
 _EVALUATED = {
     PPO: ("score_mean", "win_rate", "best_of_score", "explained_variance"),
@@ -68,7 +69,8 @@ class MetricHistory:
         self.names = (*scalars, "seconds_total", *phases, *between, *self._evaluated)
         self._scalars_of = attrgetter(*scalars)
         self.numbers = array("q")
-        self._columns = {name: array("d") for name in self.names}
+        self._fifths = [name for fifth in _FIFTHS for name in fifth] if self.kind == PPO else []
+        self._columns = {name: array("d") for name in (*self.names, *self._fifths)}
         self._buckets: dict[tuple[object, ...], list[Bucket]] = {}
 
     def __len__(self) -> int:
@@ -84,6 +86,9 @@ class MetricHistory:
             values += [event.seconds.get(phase, math.nan) for phase in _PHASES]
         values += [math.nan] * len(_BETWEEN)
         values += self._evaluated.values()
+        if isinstance(event, Iteration):
+            found = [number for fifth in event.calibration[: len(_FIFTHS)] if len(fifth) == 3 for number in fifth]
+            values += found + [math.nan] * (len(self._fifths) - len(found))
         for column, value in zip(self._columns.values(), values, strict=True):
             column.append(value)
         self._buckets.clear()
@@ -121,6 +126,20 @@ class MetricHistory:
         names |= {f"seconds_{phase}": phase for phase in _BETWEEN}
         spent = {phase: self._columns[name][position] for name, phase in names.items()}
         return {phase: seconds for phase, seconds in spent.items() if 0 <= seconds < math.inf}
+
+    def calibration(self, start: int, stop: int) -> list[tuple[float, float, int]]:
+        """Return the critic's mean value, the mean outcome, and the number of tokens for each fifth of the tokens.
+
+        The lowest values come first. Pooled over positions `start` to before `stop`; empty if none of them has any.
+        """
+        pooled = []
+        for names in _FIFTHS if self._fifths else ():
+            columns = (self._columns[name][start:stop] for name in names)
+            rows = [row for row in zip(*columns, strict=True) if all(map(math.isfinite, row)) and row[2] > 0]
+            if tokens := sum(count for *_, count in rows):
+                value, outcome = (sum(row[place] * (row[2] / tokens) for row in rows) for place in (0, 1))
+                pooled.append((value, outcome, int(tokens)))
+        return pooled
 
     def prepend(self, earlier: MetricHistory) -> None:
         """Insert the iterations of `earlier` that come before the first one of this history.

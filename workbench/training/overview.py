@@ -60,7 +60,7 @@ class Layout(NamedTuple):
 class Shown:
     """Values that the overview draws. The first metrics have the charts of the layout, the others cells.
 
-    An enlarged metric is alone, with marks below its chart and further runs in it.
+    An enlarged metric is alone, with marks below its chart and further runs in it, or with a drawing beside it.
     """
 
     charted: Charted
@@ -69,6 +69,7 @@ class Shown:
     layout: Layout
     marks: Sequence[Mark] = ()
     others: Sequence[tuple[str, MetricHistory]] = ()
+    drawing: Callable[[int, int], list[Line]] | None = None  # in place of the second chart
 
 
 class Zone(NamedTuple):
@@ -161,15 +162,18 @@ def _charts(shown: Shown, width: int) -> tuple[list[Line], list[Zone]]:
     for number, height in enumerate(heights):
         start = 0 if stacked else number * (width + 1) // across
         end = width if stacked else (number + 1) * (width + 1) // across - 1
-        chart, plot = metric_chart(
-            shown.charted,
-            shown.metrics[number],
-            end - start,
-            height,
-            selected=number == shown.selected,
-            marks=shown.marks,
-            others=shown.others,
-        )
+        if number and shown.drawing:
+            chart, plot = shown.drawing(end - start, height), range(0)
+        else:
+            chart, plot = metric_chart(
+                shown.charted,
+                shown.metrics[number],
+                end - start,
+                height,
+                selected=number == shown.selected,
+                marks=shown.marks,
+                others=shown.others,
+            )
         top = len(lines) if stacked else 0
         place = range(start + plot.start, start + plot.stop)
         zones.append(Zone(number, range(start, end), range(top, top + height), place, True))

@@ -30,6 +30,7 @@ from workbench.run.sentences import in_brief, level_sign, rank_texts, state_word
 from workbench.run.view import Mark, RunView
 from workbench.text import Line
 from workbench.training.alarms import alarm_lines
+from workbench.training.critic import critic_of
 from workbench.training.metric_grid import Charted, is_informative, metrics_of, reading_at
 from workbench.training.overview import Layout, Overview, Shown, histogram, layout, overview
 from workbench.training.score_against_kl import curve_of, point_at, point_text, score_against_kl
@@ -76,6 +77,8 @@ class TrainingPane(Pane):
         "batch on either side), the other metrics with their values, where the time went, and events.\n"
         "A run on several processes has a line for each of them, with what it did in the newest iteration.\n"
         "{training.plot} plots score against KL, with the runs that are marked in Home.\n"
+        "{training.enlarge} on the explained variance also shows the critic's calibration: tokens in fifths by the "
+        "return that it predicted. A bar that ends below its ◂ got less than that.\n"
         "{training.left} and {training.right} move a cursor over the iterations: values and samples are then of that "
         "iteration.\n"
         "× marks a number that was NaN or infinite, ! a value past its limit ┄, a gap a missing iteration. "
@@ -295,7 +298,11 @@ class TrainingPane(Pane):
         field, self._metrics = self._metrics[self._selected].field, metrics_of(view, self._chosen)
         fields = [metric.field for metric in self._metrics]
         self._selected = fields.index(field) if field in fields else min(self._selected, len(fields) - 1)
-        shared, charted, charts = self._show_around(), self._charted(), self.query_one(Overview)
+        critic = None
+        if self._mode == "one" and self._metrics[self._selected].field == "explained_variance":
+            critic = critic_of(view.history, self._at())
+        large = sum(metric.field in MAIN[view.history.kind] for metric in self._metrics) if is_all else 1 + bool(critic)
+        shared, charted, charts = self._show_around(large), self._charted(), self.query_one(Overview)
         if self._mode == "plot":
             marked = (curve_of(view, place, name) for place, (name, view) in enumerate(self._marked()))
             curves = [curve_of(view), *(curve for curve in marked if curve.compared)]
@@ -311,6 +318,7 @@ class TrainingPane(Pane):
                 layout=shared,
                 marks=() if is_all else view.marks,
                 others=self._beside(),
+                drawing=critic,
             )
             charts.show(lambda width, _: overview(shown, width)[0], shown)
         iteration, is_ppo = charted.iteration, view.history.kind == PPO
@@ -323,8 +331,8 @@ class TrainingPane(Pane):
 
     on_mount = on_resize = _show
 
-    def _show_around(self) -> Layout:
-        """Draw what is above and below the charts, and return how the lines are shared out."""
+    def _show_around(self, large: int) -> Layout:
+        """Draw what is above and below the charts, and return how the lines are shared out. large: charts."""
         view, is_all, (width, height) = self._view, self._mode == "all", self.size
         alarms = self.query_one("#training-alarms", Drawn)
         lines = min(len(view.alarms), _ALARMS if height >= _ALARMS_FROM else 1)
@@ -340,7 +348,6 @@ class TrainingPane(Pane):
         scores.show(partial(histogram, *self._scores))
         evaluations = [Mark(e.iteration, "evaluation", in_brief(e)) for e in view.newest_evaluations]
         events = timeline.show(view.marks, evaluations)
-        large = sum(metric.field in MAIN[view.history.kind] for metric in self._metrics) if is_all else 1
         shared = layout(
             width,
             height,

@@ -46,7 +46,8 @@ def path(tmp_path: Path) -> Path:
 
 def test_every_kept_event_reads_back_equal_with_its_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module.time, "time", lambda: 1234.56789)
-    events = [started(), iteration(1), samples(1), evaluation(1), saved(1), alert(1), ended()]
+    critic = iteration(2, calibration=[[-0.5, 0.25, 52.0], [1.5, 0.75, 51.0]])
+    events = [started(), iteration(1), samples(1), evaluation(1), saved(1), alert(1), critic, ended()]
     transient = PhaseProgress(iteration=1, phase="generate", done=1, total=2)
     write(path, transient, *events)
     view = read_journal(path)

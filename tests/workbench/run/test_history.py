@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from run_kinds_helper import dpo_evaluation, dpo_step, other_run, reward_evaluation, reward_step
 from scripted_run import evaluation, iteration, started
 
-from trainer.events import CheckpointSaved
+from trainer.events import CheckpointSaved, Iteration
 from workbench.run.history import Bucket, MetricHistory
 from workbench.run.view import RunView
 
@@ -168,3 +168,21 @@ def test_the_nearest_position_of_an_iteration_is_found_also_between_and_beside_t
     for number in (10, 20, 24):
         history.append(iteration(number))
     assert [history.index_of(n) for n in (-5, 10, 14, 16, 20, 23, 1000)] == [0, 0, 0, 1, 1, 2, 2]
+
+
+def test_calibrations_are_pooled_by_tokens_and_come_and_go_with_their_iterations() -> None:
+    def with_calibration(number: int, value: float, tokens: int) -> Iteration:
+        return iteration(number, calibration=[[value, 2 * value, tokens], [value + 1, 0.0, tokens]])
+
+    history, earlier = MetricHistory(), MetricHistory()
+    history.append(iteration(3))  # of an older version, or without a critic
+    assert history.calibration(0, 1) == []
+    history.append(with_calibration(4, 3.0, 10))
+    earlier.append(with_calibration(1, 1.0, 30))
+    earlier.append(iteration(2, calibration=[[math.inf, 0, 5], [1, math.nan, 5], [1, 1, -5], [1]]))
+    history.prepend(earlier)
+    assert history.calibration(0, 4) == [(pytest.approx(1.5), pytest.approx(3.0), 40), (pytest.approx(2.5), 0.0, 40)]
+    assert history.calibration(1, 4) == [(3.0, 6.0, 10), (4.0, 0.0, 10)]
+    history.cut(3)
+    assert history.calibration(1, 3) == []
+    assert MetricHistory("dpo").calibration(0, 1) == []

@@ -59,10 +59,10 @@ BASE: dict[str, Any] = {
     "ppo.epochs": 2,
     "ppo.kl_coef": 0.05,
     "optim.policy_lr": 0.002,
-    "optim.value_lr": 0.003,
     "checkpoint.every": 10,
     "run.save_samples": False,
 }
+HEAD = {"model.value_model": "head", "optim.value_lr": 0.003}
 
 
 class Case(NamedTuple):
@@ -214,9 +214,9 @@ FAILURES = [
     Case("old log-probs of another policy", {}, "ratio_spike", wrong_old_logprobs),
     Case("constant reward", {**reward("constant")}, "no_signal"),
     Case("constant reward, no penalty", {**reward("constant"), "ppo.kl_coef": 0.0}, "no_signal"),
-    Case("value_lr = 1", {"optim.value_lr": 1.0}, "critic_lost"),
-    Case("a critic trained on the opposite", {}, "critic_lost", critic_with_negated_returns),
-    Case("a heavy value loss", {"ppo.value_coef": 100.0}, "critic_pull"),
+    Case("value_lr = 1", {**HEAD, "optim.value_lr": 1.0}, "critic_lost"),
+    Case("a critic trained on the opposite", HEAD, "critic_lost", critic_with_negated_returns),
+    Case("a heavy value loss", {**HEAD, "ppo.value_coef": 100.0}, "critic_pull"),
     Case(
         "one batch with a huge reward", {**reward("digits_then_huge"), "ppo.whiten_advantages": False}, "gradient_spike"
     ),
@@ -243,7 +243,7 @@ FAILURES = [
 
 HEALTHY = [
     Case("default settings", {}),
-    Case("another seed", {"run.seed": 1}),
+    Case("another seed, a head as critic", {"run.seed": 1, **HEAD}),
     Case(
         "batches of 8, lengths vary",
         {"run.seed": 2, "rollout.batch_size": 8, "reward.missing_stop_penalty": 0.5, **LONG_TEXTS},
@@ -262,7 +262,7 @@ HEALTHY = [
             "optim.policy_lr": 0.0005,
         },
     ),
-    Case("critic of its own, warm-up", {"run.seed": 5, "model.value_model": "adapter", "ppo.critic_warmup": 5}),
+    Case("critic of its own, warm-up", {"run.seed": 5, **HEAD, "model.value_model": "adapter", "ppo.critic_warmup": 5}),
     Case(
         "rloo, watched source",
         {"run.seed": 6, "ppo.estimator": "rloo", "rollout.samples_per_prompt": 4, **reward("digits", watched="digits")},

@@ -291,8 +291,31 @@ def test_a_critic_is_slowed_and_one_that_does_not_run_away_may_be_sped_up(
     loss: Callable[[int], float], rates: list[float]
 ) -> None:
     rows = healthy(40, explained_variance=from_20(-0.3, 0.2), value_loss=loss)
-    alarm = one(rows, config_of(optim={"value_lr": 1e-4}))
-    assert [fix.value for fix in alarm.fixes if fix.key == "optim.value_lr"] == pytest.approx(rates)
+    for kind in ("head", "adapter"):
+        alarm = one(rows, config_of(optim={"value_lr": 1e-4}, model={"value_model": kind}))
+        assert [fix.value for fix in alarm.fixes if fix.key == "optim.value_lr"] == pytest.approx(rates)
+        assert "Begin a new run with model.value_model = 'fitted'" in alarm.advice.partition("value_lr")[0]
+    fitted = one(rows)
+    assert [fix.action for fix in fitted.fixes] == ["pause"], "it takes no steps"
+    assert "value_lr" not in f"{fitted.advice} {fitted.evidence}"
+
+
+@pytest.mark.parametrize(
+    ("spread", "noise", "level"),
+    [
+        (lambda n: 0.4, 0.18, "error"),
+        (from_20(0.25, 0.4), 0.08, "warning"),  # -1.28 in each of these batches
+        (lambda n: 0.4 if n % 2 else 0.02, 0.01, ""),  # -25 in every second one
+        (from_20(0.02, 0.4), 0.01, ""),
+    ],
+)
+def test_returns_that_hardly_vary_are_no_sign_of_a_bad_critic(
+    spread: Callable[[int], float], noise: float, level: str
+) -> None:
+    """`noise`: variance of values that say nothing of the returns."""
+    rows = healthy(40, score_std=spread, explained_variance=lambda n: -noise / spread(n) ** 2 if n > 20 else 0.2)
+    found = [(at, level) for at, code, level in reported(rows) if code == "critic_lost"]
+    assert found == ([(30, level)] if level else [])
 
 
 def alarms_of_run(folder: Path, *settings: str) -> list[tuple[int, str]]:

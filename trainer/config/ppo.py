@@ -120,9 +120,14 @@ class PPOConfig(Section):
         source="Yao et al. 2025 (truncated importance sampling): 2",
     )
     relative_value_clip: float = setting(
-        1.0, "Clip range of the values, in units of the critic's error; 0 for no clipping.", ge=0, live=True
+        1.0,
+        "Clip range of the values, in units of the critic's error; 0 for no clipping. Unused by a fitted critic.",
+        ge=0,
+        live=True,
     )
-    value_coef: float = setting(0.1, "Weight c1 of the value loss.", ge=0, live=True, source=_TUNING)
+    value_coef: float = setting(
+        0.1, "Weight c1 of the value loss; unused by a fitted critic.", ge=0, live=True, source=_TUNING
+    )
     critic_warmup: int = setting(0, "Iterations at the start that train the critic alone.", unit="iterations", ge=0)
     entropy_coef: float = setting(0.0, "Weight c2 of the entropy bonus.", ge=0, live=True)
     gamma: float = setting(1.0, "Discount factor.", ge=0, le=1, live=True, source=_TUNING)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -302,6 +303,10 @@ def config_warnings(config: FileSection) -> list[str]:
     }
     if ignored := [name for name, is_set in unused.items() if is_set and not has_critic]:
         found.append(f"{' and '.join(ignored)} have no effect: ppo.estimator = '{ppo.estimator}' has no critic")
+    of_steps = ("optim.value_lr", "ppo.value_coef", "ppo.relative_value_clip")
+    changed = [key for key in of_steps if attrgetter(key)(config) != attrgetter(key)(Config())]
+    if has_critic and model.value_model == "fitted" and changed:
+        found.append(f"no steps train model.value_model = 'fitted', so nothing uses {' and '.join(changed)}")
     if has_critic and ppo.critic_warmup >= ppo.iterations:
         takes = f"ppo.critic_warmup = {ppo.critic_warmup} takes all ppo.iterations = {ppo.iterations}"
         found.append(f"{takes}: the policy does not learn")

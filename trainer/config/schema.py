@@ -218,7 +218,7 @@ class OptimConfig(Section):
     """[optim]: learning rates and memory of the update."""
 
     policy_lr: float = setting(1e-5, "Learning rate of the policy's adapter.", ge=0, le=1, live=True)
-    value_lr: float = setting(1e-4, "Learning rate of the value model.", ge=0, le=1, live=True)
+    value_lr: float = setting(1e-4, "Learning rate of the critic; unused by a fitted one.", ge=0, le=1, live=True)
     schedule: Literal["constant", "linear", "cosine"] = setting(
         "constant", "Schedule of both learning rates after the warm-up; linear and cosine decay to 0."
     )

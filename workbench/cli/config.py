@@ -66,7 +66,6 @@ kl_coef = 0.05
 
 [optim]
 policy_lr = 3e-4
-value_lr = 3e-4
 """
 
 _REWARD = '''\

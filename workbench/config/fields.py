@@ -33,7 +33,6 @@ BASIC = {
     "ppo.minibatches",
     "ppo.kl_coef",
     "optim.policy_lr",
-    "optim.value_lr",
     "eval.every",
     "checkpoint.every",
     "run.name",

@@ -95,7 +95,7 @@ _CHANNELS = (
         "t",
         "return",
         ("returns",),
-        "advantage plus value, the critic's target; without a critic, the rewards from the token on.",
+        "advantage plus value, which steps teach the critic; without a critic, the rewards from the token on.",
     ),
     Channel(
         "td_error",

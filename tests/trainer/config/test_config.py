@@ -191,6 +191,8 @@ def test_a_table_of_another_name_or_type_is_refused(raw: dict[str, Any], problem
         ("ppo.critic_warmup=100", "ppo.critic_warmup = 100 ... does not learn"),
         ("reward.normalize=batch eval.every=5 eval.reference=false", "reward.normalize = 'batch' ... eval.reference"),
         ("convergence.on_kl=rollback", "[convergence] ... eval.every"),
+        ("optim.value_lr=3e-4 ppo.value_coef=0.2", "'fitted' ... optim.value_lr and ppo.value_coef"),
+        ("optim.value_lr=3e-4 ppo.value_coef=0.2 model.value_model=head", ""),
         ("ppo.prefix_scores=-1 ppo.lam=0.7 reward.sources=['a.py:f']", "is off ... ppo.lam = 0.7"),
         ("rollout.top_p=0.9 ppo.kl_coef=0", ""),
         ("rollout.batch_size=16 ppo.whiten_rewards=true", ""),

@@ -50,6 +50,11 @@ class FittedCritic:
         """Return whether it has learned from any batch."""
         return bool(self._moments[0, 0])
 
+    @property
+    def outcome_scale(self) -> float:
+        """Return the root mean square of the outcomes so far; 0 before the first."""
+        return float(np.sqrt(self._moments[-1, -1] / (self._moments[0, 0] or 1)))
+
     def read(self, states: mx.array) -> mx.array:
         """Return h_1 + .. + h_t [B, T + 1, WIDTH] for states before each token and after the last one [B, T + 1, D].
 

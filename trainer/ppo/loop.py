@@ -251,10 +251,13 @@ class PPO:
 
         Returns the batch without what that critic reads, which nothing needs any more.
         """
-        outcomes = np.array(filled(batch.outcomes), dtype=np.float64)
+        outcomes, fitted = np.array(filled(batch.outcomes), dtype=np.float64), self.actor.fitted
+        if fitted and fitted.outcome_scale > steps.SMALLEST_RETURNS:
+            limit = steps.OUTLIER * fitted.outcome_scale
+            outcomes = outcomes.clip(-limit, limit)
         self.potential_values.learn(batch, self.prefix_stride, outcomes)
-        if self.actor.fitted:
-            self.actor.fitted.learn(filled(batch.fitted), outcomes, np.array(batch.mask) > 0)
+        if fitted:
+            fitted.learn(filled(batch.fitted), outcomes, np.array(batch.mask) > 0)
         return batch._replace(fitted=None, final_fitted=None)
 
     def learn(

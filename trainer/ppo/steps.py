@@ -22,9 +22,9 @@ from trainer.rollout.experience import Experience
 SCALE_MEMORY = 0.9
 """Weight of earlier batches in the mean square of the returns, the scale of the critic's head."""
 OUTLIER = 10.0
-"""Returns count as at most this multiple of the scale, or one batch of huge rewards would blur all later values."""
+"""Returns count as at most this multiple of their scale, or one batch of huge rewards would blur all later values."""
 SMALLEST_RETURNS = 1e-4
-"""Smaller returns change no scale: they may be rounding errors of the KL."""
+"""Smaller returns are no scale: they may be rounding errors of the KL."""
 
 
 def over_micro_batches(

@@ -52,7 +52,7 @@ def test_the_adaptive_coefficient_waits_for_the_policy_to_learn(tmp_path: Path) 
     assert iterations[3].kl_coef == pytest.approx(below, rel=1e-9)
 
 
-@pytest.mark.parametrize("value_model", ["head", "adapter"])
+@pytest.mark.parametrize("value_model", ["fitted", "head", "adapter"])
 def test_one_batch_of_huge_rewards_does_not_blur_later_values(value_model: str, tmp_path: Path) -> None:
     tiny_config(tmp_path)
     plain = (tmp_path / "rewards.py").read_text()

@@ -176,7 +176,7 @@ def test_a_run_reports_what_it_does_and_saves_it(tmp_path: Path) -> None:
     assert [step.comparisons for step in recorder.of(RewardModelStep)] == [8, 8, 8, 8, 4]
     assert [found.iteration for found in recorder.of(RewardModelEvaluation)] == [0, 2, 4, 5]
     evaluated = [found.memory_bytes for found in recorder.of(RewardModelEvaluation)]
-    stepped = [step.memory_bytes for step in recorder.of(RewardModelStep)]
+    stepped = [step.memory_bytes for step in recorder.of(RewardModelStep)][:-1]  # the last one has half as many
     assert 0 < min(evaluated) < max(evaluated) < min(stepped), (evaluated, stepped)
     assert [saved.iteration for saved in recorder.of(CheckpointSaved)] == [0, 1, 2, 3, 4, 5]
     assert recorder.of(RunEnded)[0].state == "done"

@@ -2,6 +2,7 @@
 
 The shipped ones are in themes/; a user's own, in the config folder's themes/, override them by name. Each problem of
 their files is a line of text. Chart and token colours reach stylesheets as theme variables: `$chart-1`, `$heat-low`...
+Some have a meaning, and a name for it: `ROLES`.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ DEFAULT_THEMES = {
 
 # Ours, with defaults for stylesheets until a theme is chosen.
 EXTRA_VARIABLES = {
-    "chart-1": "#5fafd7",
-    "chart-2": "#d7af5f",
-    "chart-3": "#87af5f",
-    "chart-4": "#af87d7",
+    "chart-1": "#af87d7",
+    "chart-2": "#87af5f",
+    "chart-3": "#d7af5f",
+    "chart-4": "#5fafd7",
     "chart-5": "#d78787",
     "chart-6": "#5fafaf",
     "chart-axis": "#808080",
@@ -58,6 +59,11 @@ EXTRA_VARIABLES = {
     "heat-high": "#5f87d7",
     "line": "#808080",  # borders and scrollbars; follows from the colours of a theme
 }
+
+ROLES = {"policy": "chart-1", "reference": "chart-2", "better": "heat-high", "worse": "heat-low"}
+"""Variables that mean the same everywhere, and those whose colours they have."""
+
+EXTRA_VARIABLES |= {role: EXTRA_VARIABLES[of] for role, of in ROLES.items()}
 
 # Without colour, attributes mark what the keyboard acts on. Underline is needed as well: lists and buttons draw with
 # Textual's `Widget.get_visual_style`, which passes on every attribute except reverse.
@@ -190,6 +196,7 @@ def theme_of(raw: Mapping[str, Any]) -> Theme:
     variables = {
         "text-muted": muted,
         **{key.replace(".", "-"): file[key] for key in COLORS[len(_BASE) :] if key in file},
+        **{role: file[of.replace("-", ".")] for role, of in ROLES.items()},
         **{f"text-{name}": colors[name] for name in _ACCENTS},
         **tints,
         "block-cursor-background": colors["primary"],

@@ -63,6 +63,7 @@ LEVEL_DRAWS, DRAWS = 2, 4  # responses to each, of the best policy within a leve
 PROMPT_TOKENS = 128  # at most, of the prompts of `people`
 
 COMMON = (
+    "ppo.prefix_scores=0",
     "data.chat=always",
     "data.eval_fraction=0",
     "data.shuffle=false",

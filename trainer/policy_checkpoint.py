@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from mlx.utils import tree_flatten
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
 from trainer.config.schema import RewardConfig
 from trainer.files import FileFormat, read_json
@@ -59,7 +59,6 @@ class _PrefixValues(BaseModel):
     known: Literal["score", "fitted"] = "score"
     moments: Annotated[list[_Features], Field(min_length=FEATURES, max_length=FEATURES)]
     products: _Features
-    apart: PositiveInt
 
 
 class _State(BaseModel):

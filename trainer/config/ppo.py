@@ -139,14 +139,14 @@ class PPOConfig(Section):
         live=True,
     )
     prefix_scores: int = setting(
-        0,
+        -1,
         "Score responses also as far as they are written, every so many tokens: the critic begins with that. 0: off; "
-        "-1: for cheap rewards, in up to 5% of the time.",
+        "-1: for cheap rewards, up to 64 of a response.",
         unit="tokens",
         ge=-1,
         live=True,
-        advice="For scores that build up along the text. Cheap are lexicon, length and regex. With lam below 1, a "
-        "token may gain by a score that is lost again later.",
+        advice="For scores that build up along the text. Cheap are lexicon, length and regex. Without prefix scores, "
+        "the value model is the critic alone. With lam below 1, a token may gain by a score that is lost again later.",
     )
     whiten_advantages: bool = setting(
         True, "Normalise advantages to mean 0 and standard deviation 1 over the tokens of the batch."

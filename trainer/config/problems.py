@@ -238,12 +238,12 @@ def _conflicts(config: Config) -> Iterator[tuple[Sequence[str], str]]:
             "does not depend on the token that was drawn, so as a reward it teaches nothing about it; use ppo.kl_in = "
             "'loss', or 'k1'",
         )
-    if config.uses_prefix_scores and reward.normalize == "batch":
+    if config.prefix_stride and reward.normalize == "batch":
         yield (
             ("reward.normalize", "ppo.prefix_scores"),
             "scales scores by their own batch, and those of ppo.prefix_scores belong to none; use 'off' or 'running'",
         )
-    if config.uses_prefix_scores and ppo.whiten_rewards:
+    if config.prefix_stride and ppo.whiten_rewards:
         yield (
             ("ppo.whiten_rewards", "ppo.prefix_scores"),
             f"changes the scale of the rewards but not of ppo.prefix_scores; leave it off and {running}",
@@ -310,11 +310,6 @@ def config_warnings(config: FileSection) -> list[str]:
     if has_critic and ppo.critic_warmup >= ppo.iterations:
         takes = f"ppo.critic_warmup = {ppo.critic_warmup} takes all ppo.iterations = {ppo.iterations}"
         found.append(f"{takes}: the policy does not learn")
-    if has_critic and ppo.prefix_scores < 0 and not config.uses_prefix_scores:
-        found.append(
-            "ppo.prefix_scores = -1 is off, because a reward source is a Python function or a model, which may be slow "
-            f"or fail on half a text: set it to a number of tokens to use them, or else ppo.lam = {ppo.lam:g} to 0.95"
-        )
     if config.eval.every and config.reward.normalize == "batch" and not config.eval.reference:
         found.append(
             "reward.normalize = 'batch' gives every evaluation without the reference a mean score of 0: set "

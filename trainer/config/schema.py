@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
@@ -23,6 +24,8 @@ _TUNING = "PPO concepts reference, hyperparameter guide"
 _N_DETAILS = "The N Implementation Details of RLHF with PPO"
 _DAPO = "Yu et al. 2025 (DAPO)"
 
+PREFIXES = 64
+"""Prefix scores of a response, at most, where the trainer chooses."""
 _COLDEST = 0.01  # lowest temperature; below it, log-probs are thousands of nats and their gradients diverge
 
 
@@ -376,7 +379,14 @@ class Config(FileSection):
     run: RunConfig = Field(default_factory=RunConfig)
 
     @property
-    def uses_prefix_scores(self) -> bool:
-        """Return whether `ppo.prefix_scores` is on; with -1 it is where all reward sources are cheap."""
-        every = self.ppo.prefix_scores
-        return every > 0 or (every < 0 and all(isinstance(source, CHEAP) for source in self.reward.sources))
+    def prefix_stride(self) -> int:
+        """Return the tokens from one prefix score to the next; 0 without them.
+
+        `ppo.prefix_scores` = -1 is off where they may be slow or on another scale than the rewards.
+        """
+        every, reward, longest = self.ppo.prefix_scores, self.reward, self.rollout.max_new_tokens
+        if every < 0:
+            is_cheap = all(isinstance(source, CHEAP) for source in reward.sources)
+            scaled = reward.normalize == "batch" or self.ppo.whiten_rewards
+            every = math.ceil(longest / PREFIXES) if is_cheap and not scaled else 0
+        return every if self.ppo.estimator == "gae" else 0

@@ -197,6 +197,7 @@ def _text(value: Any) -> str:
 
 _CONDITIONS: dict[str, Callable[[RunFacts], bool]] = {
     "adaptive": lambda f: f.config.ppo.kl_controller == "adaptive",
+    "prefix scores": lambda f: f.config.prefix_stride > 0,
     "reward model": _one_reward_model,
     "known reward": lambda f: _one_reward_model(f) or bool(f.reward_function),
 }

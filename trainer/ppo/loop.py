@@ -91,7 +91,6 @@ class PPO:
         )
         self.phases = Phases(report, clock)
         self._scored_texts = TokenTexts(tokenizer, as_scored=True)
-        self._prefix_seconds = 0.0  # of the processor, in this iteration
         self._use(config)
 
     def configure(self, config: Config, rewards: Reward | None = None) -> None:
@@ -117,12 +116,11 @@ class PPO:
         """Passes over a batch of which the ratios are kept: the epochs, and perhaps one after the last step."""
         self.update_passes = (self.passes + ppo.epochs * self.critic_apart) * ppo.minibatches
         self._bootstraps = ppo.bootstraps
-        self._uses_prefix_scores = self.has_critic and config.uses_prefix_scores
-        self.uses_potentials = self._uses_prefix_scores or (self.has_critic and self.actor.fitted is not None)
+        self.uses_potentials = bool(config.prefix_stride) or (self.has_critic and self.actor.fitted is not None)
         self.learns_values = self.has_critic and self.actor.fitted is None
         """True if gradients train the critic."""
         learned = self.potential_values.state()
-        self.potential_values.known = "score" if self._uses_prefix_scores else "fitted"
+        self.potential_values.known = "score" if config.prefix_stride else "fitted"
         self.potential_values.restore(learned)  # which is nothing, if it is of another Phi
         steps = ppo.epochs * ppo.minibatches
         warmup = ppo.critic_warmup if self.has_critic else 0
@@ -149,10 +147,8 @@ class PPO:
             batch = self._with_greedy_baselines(number, batch, prompts)
         batch = steps.leave_out_unscored(batch)
         if self.uses_potentials:
-            began = time.thread_time()
             with phase("reward"):
                 batch = self.with_potential_values(batch, prompts)
-            self._prefix_seconds = time.thread_time() - began
 
         batch = steps.adjust_rewards_with_kl(
             batch, kl_coef=self.kl_coef_in_rewards, whiten=ppo.whiten_rewards, bootstrap_truncated=self._bootstraps
@@ -182,7 +178,14 @@ class PPO:
 
         metrics = self._metrics(number, batch, found, rewards, rates)
         trains_policy = self.objectives(number) not in ([], ["value"])
-        self._adapt(number, metrics, trains_policy=trains_policy)
+        if ppo.kl_controller == "adaptive" and trains_policy:
+            self.kl_coef = maths.adapted_kl_coef(
+                self.kl_coef,
+                metrics.kl,
+                target=ppo.kl_target,
+                horizon=ppo.kl_horizon,
+                sequences=c.rollout.batch_size,
+            )
         return IterationResult(batch, prompts, rewards, metrics, ratios, trains_policy)
 
     def batch_prompts(self, number: int) -> list[Prompt]:
@@ -240,7 +243,7 @@ class PPO:
 
     def with_potential_values(self, batch: Experience, prompts: Sequence[Prompt]) -> Experience:
         """Return the batch with what is known of its scores before each token in its values."""
-        if every := self.prefix_stride:
+        if every := self.config.prefix_stride:
             batch = add_prefix_scores(self.rewards, batch, prompts, self._scored_texts, every=every)
         elif self.actor.fitted:
             batch = add_fitted_potentials(self.actor.fitted, batch)
@@ -255,7 +258,7 @@ class PPO:
         if fitted and fitted.outcome_scale > steps.SMALLEST_RETURNS:
             limit = steps.OUTLIER * fitted.outcome_scale
             outcomes = outcomes.clip(-limit, limit)
-        self.potential_values.learn(batch, self.prefix_stride, outcomes)
+        self.potential_values.learn(batch, self.config.prefix_stride, outcomes)
         if fitted:
             fitted.learn(filled(batch.fitted), outcomes, np.array(batch.mask) > 0)
         return batch._replace(fitted=None, final_fitted=None)
@@ -372,25 +375,6 @@ class PPO:
             parts={name: maths.mean_of_known(scores) for name, scores in rewards.parts.items()},
         )
 
-    def _adapt(self, number: int, metrics: Iteration, *, trains_policy: bool) -> None:
-        """Adapt what follows the measurements: the KL coefficient, and how far apart prefix scores are."""
-        c = self.config
-        if c.ppo.kl_controller == "adaptive" and trains_policy:
-            target, horizon, sequences = c.ppo.kl_target, c.ppo.kl_horizon, c.rollout.batch_size
-            self.kl_coef = maths.adapted_kl_coef(
-                self.kl_coef, metrics.kl, target=target, horizon=horizon, sequences=sequences
-            )
-        if c.ppo.prefix_scores < 0 and self._uses_prefix_scores:
-            taken, seconds = self._prefix_seconds, self.phases.clock() - self.phases.began
-            apart = self.ranks.gather(self.potential_values.spacing(taken, seconds))[0]
-            if apart > self.potential_values.apart:
-                self.potential_values.apart = apart
-                message = (
-                    f"prefix scores took {taken / seconds:.0%} of the iteration: from now on there is one every "
-                    f"{apart} tokens; for the same on any machine, set ppo.prefix_scores = {apart}"
-                )
-                self.alert(number, "info", "prefix_scores", message)
-
     def alert(self, number: int, level: Any, code: str, message: str) -> None:
         """Report something that a user should know about iteration `number`."""
         self.report(Alert(iteration=number, level=level, code=code, message=message))
@@ -407,12 +391,6 @@ class PPO:
     def kl_coef_in_rewards(self) -> float:
         """Coefficient of the KL penalty in each token's reward; 0 if the penalty is in the loss."""
         return self.kl_coef if self.config.ppo.kl_in == "reward" else 0.0
-
-    @property
-    def prefix_stride(self) -> int:
-        """Tokens from one prefix score to the next; 0 without them."""
-        every = self.config.ppo.prefix_scores
-        return (self.potential_values.apart if every < 0 else every) if self._uses_prefix_scores else 0
 
     def objectives(self, number: int) -> list[Objective]:
         """Return what the steps of iteration `number` train; in the first ones the critic may learn alone."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -19,8 +18,6 @@ from trainer.rollout.token_texts import TokenTexts
 
 FORGETTING = {"score": 0.5, "fitted": 0.9}
 """Weight of a batch against the next one. Scores change fast while the policy learns, so old batches mislead."""
-SHARE = 0.05  # of an iteration that the scores may take where the trainer chooses how far apart they are
-SECONDS = 0.1  # that they may take in any case, so that the clock decides nothing in small runs
 FEATURES = 5  # numbers of x
 
 Floats = npt.NDArray[np.float64]
@@ -89,8 +86,6 @@ class PotentialValues:
         """Source of Phi: the score of the text so far, or a fitted critic."""
         self._moments = np.zeros((FEATURES, FEATURES))  # sum of w x x^T
         self._products = np.zeros(FEATURES)  # sum of w x (G - Phi)
-        self.apart = 1
-        """Tokens from one score to the next, where the trainer chooses."""
 
     def add(self, batch: Experience, every: int) -> Experience:
         """Add V_0 to the values of a batch, if it has `potentials`.
@@ -124,25 +119,15 @@ class PotentialValues:
             self._moments = weight * self._moments + x.T @ x
             self._products = weight * self._products + x.T @ rest
 
-    def spacing(self, taken: float, iteration: float) -> int:
-        """Return how far apart the next scores are to be, if these took `taken` processor seconds of an `iteration`.
-
-        It never falls, and checkpoints store it, so that a resumed run goes on with it.
-        """
-        allowed = max(SHARE * (iteration - taken), SECONDS)
-        return self.apart * int(2 ** math.ceil(math.log2(max(taken / allowed, 1))))
-
     def state(self) -> dict[str, Any]:
-        """Return what is learned, of which Phi, and `apart` as plain values, which JSON keeps exactly."""
-        learned = {"moments": self._moments.tolist(), "products": self._products.tolist()}
-        return {"known": self.known, **learned, "apart": self.apart}
+        """Return what is learned, and of which Phi, as plain values, which JSON keeps exactly."""
+        return {"known": self.known, "moments": self._moments.tolist(), "products": self._products.tolist()}
 
     def restore(self, state: dict[str, Any] | None) -> None:
         """Restore what `state` returned, or with None or a state of another Phi that of a new run."""
         if state is None or state.get("known", "score") != self.known:
             state = PotentialValues(self.max_new_tokens).state()
         self._moments, self._products = np.array(state["moments"]), np.array(state["products"])
-        self.apart = state["apart"]
 
     def _before_tokens(self, phi: Floats, every: int) -> Floats:
         """Return x_t for Phi [B, T]: [B, T, FEATURES]."""

@@ -193,7 +193,6 @@ def test_a_table_of_another_name_or_type_is_refused(raw: dict[str, Any], problem
         ("convergence.on_kl=rollback", "[convergence] ... eval.every"),
         ("optim.value_lr=3e-4 ppo.value_coef=0.2", "'fitted' ... optim.value_lr and ppo.value_coef"),
         ("optim.value_lr=3e-4 ppo.value_coef=0.2 model.value_model=head", ""),
-        ("ppo.prefix_scores=-1 ppo.lam=0.7 reward.sources=['a.py:f']", "is off ... ppo.lam = 0.7"),
         ("rollout.top_p=0.9 ppo.kl_coef=0", ""),
         ("rollout.batch_size=16 ppo.whiten_rewards=true", ""),
         ("optim.micro_batch_tokens=560", ""),
@@ -340,21 +339,26 @@ def test_a_rule_between_options_does_not_blame_the_default_of_a_broken_one(rollo
     ]
 
 
-@pytest.mark.parametrize("name", preset_names())
-def test_presets_ask_for_prefix_scores_only_where_all_rewards_are_cheap(name: str) -> None:
-    cheap = [{"kind": "regex", "pattern": "a"}, {"kind": "length", "target": 3}]
-    for sources, expected in (
-        (None, True),
-        (cheap, True),
-        (["lexicon", "rewards.py:score"], False),
-        ([{"kind": "model", "path": "folder"}], False),
-    ):
-        overrides: dict[str, Any] = {"reward": {"sources": sources}} if sources else {}
-        config = load_config(name, overrides)
-        assert config.uses_prefix_scores is expected
-        assert bool(config_warnings(config)) is not expected
-        chosen = load_config(name, {**overrides, "ppo": {"prefix_scores": 8}})
-        assert (chosen.uses_prefix_scores, config_warnings(chosen)) == (True, [])
+@pytest.mark.parametrize(
+    ("settings", "stride"),
+    [
+        ("", 1),
+        ("rollout.max_new_tokens=64", 1),
+        ("rollout.max_new_tokens=65", 2),
+        ("rollout.max_new_tokens=1000", 16),
+        ("reward.sources=[{kind='regex',pattern='a'},{kind='length',target=3}]", 1),
+        ("reward.sources=['lexicon','rewards.py:score']", 0),
+        ("reward.sources=['rewards.py:score'] ppo.prefix_scores=8", 8),
+        ("reward.sources=[{kind='model',path='folder'}]", 0),
+        ("reward.normalize=batch", 0),
+        ("ppo.whiten_rewards=true rollout.batch_size=16", 0),
+        ("ppo.estimator=reinforce", 0),
+        ("ppo.estimator=reinforce ppo.prefix_scores=8", 0),
+        ("ppo.prefix_scores=0", 0),
+    ],
+)
+def test_prefix_scores_come_where_all_rewards_are_cheap_unless_told_otherwise(settings: str, stride: int) -> None:
+    assert validate(parse_overrides(["rollout.max_new_tokens=32", *settings.split()])).prefix_stride == stride
 
 
 # --set

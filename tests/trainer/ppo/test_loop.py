@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from trainer.data import encode_prompts, load_prompts
 from trainer.events import Alarm, Alert, Evaluation, Event, Iteration, PhaseProgress, SamplesWritten
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import load_backbone
-from trainer.policy_checkpoint import restore_snapshot, take_snapshot
 from trainer.ppo import steps
 from trainer.ppo.loop import PPO
 from trainer.ppo.potentials import PotentialValues
@@ -207,19 +205,15 @@ def test_a_reward_that_changes_as_it_trains_is_the_same_for_policy_and_reference
 
 
 class Working:
-    """Source that takes processor time for each call, and remembers what it saw, call by call."""
+    """Source that remembers what it saw, call by call."""
 
     name = "working"
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    def __init__(self) -> None:
         self.calls: list[Sequence[RewardInput]] = []
-        self.seconds = seconds
 
     def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
         self.calls.append(batch)
-        end = time.thread_time() + self.seconds
-        while time.thread_time() < end:
-            pass
         return SourceScores([float(len(row.completion)) for row in batch])
 
 
@@ -236,20 +230,13 @@ def ppo_with(folder: Path, source: Working, *settings: str, events: list[Event] 
     return PPO(config, actor, model.tokenizer, prompts, rewards, report=emit, clock=lambda: 0.001 * next(ticks))
 
 
-def test_prefix_scores_that_take_too_long_go_further_apart_and_a_checkpoint_remembers(tmp_path: Path) -> None:
-    source, events = Working(0.3), list[Event]()  # three times as long as is always allowed
-    ppo = ppo_with(tmp_path, source, "ppo.prefix_scores=-1", events=events)
+@pytest.mark.parametrize(("settings", "expected"), [((), 4 * 7), (("rollout.max_new_tokens=65",), 4 * 32)])
+def test_a_response_has_at_most_64_prefix_scores_where_the_trainer_chooses(
+    settings: tuple[str, ...], expected: int, tmp_path: Path
+) -> None:
+    ppo = ppo_with(tmp_path, source := Working(), *settings)
     ppo.iteration(1)
-    source.seconds = 0.0
-    ppo.iteration(2)
-    assert [len(batch) for batch in source.calls] == [4, 4 * 7, 4, 4]  # of 8 tokens each: all prefixes, then one
-    (alert,) = (event for event in events if isinstance(event, Alert) and event.code == "prefix_scores")
-    assert (alert.iteration, "ppo.prefix_scores = 4" in alert.message) == (1, True)
-
-    again = ppo_with(tmp_path, resumed := Working(), "ppo.prefix_scores=-1")
-    restore_snapshot(take_snapshot(2, ppo), again)
-    again.iteration(3)
-    assert [len(batch) for batch in resumed.calls] == [4, 4]
+    assert [len(batch) for batch in source.calls] == [4, expected]
 
 
 def test_prefixes_are_decoded_as_the_scored_response_is(tmp_path: Path) -> None:
@@ -289,6 +276,7 @@ def test_a_critic_is_measured_by_what_came_without_its_own_values_whatever_lambd
     value_model: str, lam: float, tmp_path: Path
 ) -> None:
     settings = (f"model.value_model={value_model}", f"ppo.lam={lam}", "ppo.gamma=0.9", "ppo.kl_coef=0.5")
+    settings += ("ppo.prefix_scores=0",)
     ppo = ppo_with(tmp_path, Working(), *settings, "optim.value_lr=0.05")
     for number in (1, 2, 3):
         batch, _, _, metrics, _, _ = ppo.iteration(number)

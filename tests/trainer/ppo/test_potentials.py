@@ -131,11 +131,9 @@ def test_its_state_goes_through_json_bit_for_bit_and_none_begins_anew() -> None:
     values, again = PotentialValues(WIDTH), PotentialValues(WIDTH)
     for seed in range(3):
         values.learn(batch_of(seed), EVERY, outcomes(batch_of(seed), 0.9))
-    values.apart = 4
     again.restore(json.loads(json.dumps(values.state())))
     batch = batch_of(9)
     assert filled(values.add(batch, EVERY).values).tolist() == filled(again.add(batch, EVERY).values).tolist()
-    assert again.apart == 4
     again.restore(None)
     assert again.state() == PotentialValues(WIDTH).state() != values.state()
 
@@ -188,18 +186,6 @@ def test_below_lambda_1_a_score_that_is_always_lost_again_is_worth_something() -
         values.learn(batch, 1, outcomes(batch))
     means = {lam: float(np.mean(advantages[5:])) for lam, advantages in found.items()}
     assert means == {0.7: pytest.approx(0.75, abs=0.03), 1.0: pytest.approx(0.06, abs=0.03)}
-
-
-@pytest.mark.parametrize(
-    ("taken", "iteration", "apart"),
-    [(0.05, 0.06, 2), (0.4, 9.0, 2), (0.46, 9.0, 4), (2.3, 6.0, 32), (1.0, 1.0, 32)],  # 2 now; 0.1 s are always allowed
-)
-def test_scores_that_take_over_5_percent_of_the_rest_of_an_iteration_go_further_apart(
-    taken: float, iteration: float, apart: int
-) -> None:
-    values = PotentialValues(WIDTH)
-    values.apart = 2
-    assert values.spacing(taken, iteration) == apart
 
 
 def test_a_batch_with_a_broken_reward_teaches_nothing() -> None:

@@ -162,7 +162,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--max-new-tokens", type=int, default=48, help="tokens of every response")
     add("--epochs", type=int, default=4, help="passes over each batch (default: %(default)s)")
     add("--sides", nargs="+", choices=SIDES, default=SIDES, help="sides to run")
-    add("--value-model", choices=("head", "adapter"), default="head", help="critic of our side (model.value_model)")
+    critics = ("fitted", "head", "adapter")
+    add("--value-model", choices=critics, default="fitted", help="critic of our side (model.value_model)")
     add("--trl-reward-model", action="store_true", help="score TRL's responses with a model instead of the lexicon")
     add("--trl-python", type=Path, help="interpreter of an environment with TRL (default: create one)")
     return parser.parse_args(arguments)
@@ -182,7 +183,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder = Path(name)
         commands = {}
         if "ours" in options.sides:
-            commands["ours"] = our_command(workload, folder, {"model": {"value_model": options.value_model}})
+            commands["ours"] = our_command(
+                workload, folder, {"model": {"value_model": options.value_model}, "ppo": {"prefix_scores": 0}}
+            )
         if "trl" in options.sides:
             flags = ["--reward-model"] if options.trl_reward_model else []
             commands["trl"] = peer_command(workload, folder, options.trl_python or trl_python(), "trl_ppo.py", flags)

@@ -260,7 +260,7 @@ def _trained(
         {
             "model": {"lora_targets": targets or ["auto"], "lora_rank": 4},
             "rollout": {"batch_size": 8, "max_new_tokens": NEW_TOKENS, "slots": 5},
-            "ppo": {"iterations": iterations, "epochs": 2, "minibatches": 2},
+            "ppo": {"iterations": iterations, "epochs": 2, "minibatches": 2, "prefix_scores": 0},
             "optim": {"policy_lr": 1e-3, "value_lr": 1e-3, "micro_batch_tokens": 128},
         }
     )

@@ -403,7 +403,8 @@ class Training:
             run.alert("warning", "rollback_refused", f"{refusal}; the run continues unchanged")
             return
         factor, optim = run.config.convergence.rollback_lr, self.requested.optim
-        rollback = Rollback(older.iteration, reason, optim.policy_lr * factor, optim.value_lr * factor)
+        value_lr = optim.value_lr * (1.0 if self.requested.model.value_model == "fitted" else factor)
+        rollback = Rollback(older.iteration, reason, optim.policy_lr * factor, value_lr)
         self.ranks.same_state = False
         run.snapshot = kind.roll_back(older, run.snapshot, rollback)
         if (best := read_best(run.folder)) and best.iteration == run.iteration:  # that will contain another state

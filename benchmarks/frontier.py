@@ -70,7 +70,6 @@ COMMON = (
     f"rollout.batch_size={BATCH}",
     f"ppo.iterations={ITERATIONS}",
     "ppo.epochs=2",
-    "optim.value_lr=3e-4",
     'model.lora_targets=["q_proj", "k_proj", "v_proj", "o_proj"]',
     "model.lora_rank=8",
     "checkpoint.every=1",
@@ -103,6 +102,7 @@ class Task(NamedTuple):
     new_tokens: int
     reward: str  # of our side, as `reward.sources` takes it
     trl_reward: str  # "lexicon", "sums", or the folder of a sequence classifier
+    trl_offset: float = 0.0  # to add to the scores of that classifier
 
 
 def load_task(name: str, folder: Path, pairs: Path | None = None) -> Task:
@@ -121,7 +121,8 @@ def load_task(name: str, folder: Path, pairs: Path | None = None) -> Task:
     run, classifier = train_reward_model(pairs, folder)
     prompts = first_turns(pairs)
     model = f'[{{kind = "model", path = "{run}"}}]'
-    return Task(prompts[HELD_OUT:], prompts[:HELD_OUT], 32, model, str(classifier))
+    offset = -json.loads((classifier / "config.json").read_text(encoding="utf-8"))["mean"]
+    return Task(prompts[HELD_OUT:], prompts[:HELD_OUT], 32, model, str(classifier), offset)
 
 
 def first_turns(pairs: Path) -> list[str]:
@@ -139,16 +140,16 @@ def train_reward_model(pairs: Path, folder: Path) -> tuple[Path, Path]:
 
     Its head reads the last state alone, as classifiers of transformers do.
     """
-    run, classifier = folder / "people", folder / "people-classifier"
+    run, exported = folder / "people", folder / "people-exported"
     command = [sys.executable, "-m", "workbench"]
     if not run.exists():
         settings = ("train.head=fitted", "train.states=last", "train.epochs=1", "data.max_tokens=256", "run.seed=0")
         given = [part for one in (*settings, f"run.dir={folder}") for part in ("--set", one)]
         own = [*command, "reward-model", "train", "--data", str(pairs), "--name", run.name, *given]
         subprocess.run(own, check=True, stdout=sys.stderr)
-    if not classifier.exists():
-        subprocess.run([*command, "export", str(run), "--to", str(classifier)], check=True, stdout=sys.stderr)
-    return run, classifier
+    if not exported.exists():
+        subprocess.run([*command, "export", str(run), "--output", str(exported)], check=True, stdout=sys.stderr)
+    return run, exported / "reward-model"
 
 
 def rate_of(side: str, method: str) -> float:
@@ -222,6 +223,8 @@ def train_trl(
     found = [json.loads(line) for line in done.stdout.splitlines()]
     head = {"versions": found[0]["versions"], "lora_scale": work.lora_scale, "learning_rate": rate}
     rows = [{key: row[key] for key in ("score", "kl", "seconds")} for row in found if row["event"] == "iteration"]
+    for row in rows:
+        row["score"] += task.trl_offset
     return head, rows, [run / "adapters" / str(number) for number in range(1, ITERATIONS + 1)]
 
 

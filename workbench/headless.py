@@ -47,7 +47,7 @@ from workbench.system import output
 from workbench.text import duration, fit_start, gigabytes, number, packed, score_text, visible
 
 _TAIL = (("speed", "tok/s", 8), ("memory", "GB", 8), ("time", "s", 9), ("left", "", 10))
-_ACCENT = "cyan"
+_POLICY = "magenta"
 _STYLES = {"info": "dim", "warning": "yellow", "error": "bold yellow"}
 _BAR = 10  # columns of the phase's progress bar
 _SAMPLES = 3
@@ -285,13 +285,13 @@ def dashboard(view: RunView, width: int) -> RenderableType:
 
 def _status(view: RunView) -> list[Text]:
     name = visible(view.started.name) if view.started else "starting"
-    pieces = [Text.assemble((name, "bold"), " ", ("●", _ACCENT), f" {state_words(view.state)}")]
+    pieces = [Text.assemble((name, "bold"), " ", ("●", _POLICY), f" {state_words(view.state)}")]
     if view.total:
         pieces.append(Text(f"iteration {view.iteration}/{view.total}"))
     if view.phase is not None and not view.is_starting:
         phase = view.phase
         filled = round(_BAR * min(phase.done / phase.total, 1)) if phase.total > 0 else 0
-        bar = (("━" * filled, _ACCENT), ("─" * (_BAR - filled), "dim"))
+        bar = (("━" * filled, _POLICY), ("─" * (_BAR - filled), "dim"))
         pieces.append(Text.assemble(f"{visible(phase.phase)} ", *bar, f" {phase.done}/{phase.total}"))
     if (last := view.last) is not None:
         pieces.append(Text(f"{last.tokens_per_second:.0f} tok/s"))
@@ -306,7 +306,7 @@ def _metrics(view: RunView, width: int) -> Table:
     grid.add_column(justify="right", no_wrap=True)
     grid.add_column(justify="right", no_wrap=True, style="dim")
     grid.add_column(no_wrap=True, style="dim")
-    grid.add_column(no_wrap=True, style=_ACCENT)
+    grid.add_column(no_wrap=True, style=_POLICY)
     spark = max(min(width - 50, 48), 8)
     for metric in table(view.history.kind):
         values = [value * metric.factor for value in view.history.column(metric.field)[-spark:]]

@@ -157,7 +157,7 @@ def help_content(row: Row | None) -> Content:
     field = row.field
     lines = [Content.assemble((f"{field.name}  ", "bold"), field.help)]
     if field.advice:
-        lines.append(Content.styled(field.advice, "$text-accent"))
+        lines.append(Content.styled(field.advice, "italic"))
     default = f"default {visible(shown(field, field.schema['default']))}"
     facts = filter(None, (limits(field), default, "live" if field.live else ""))
     lines.append(Content.styled(" · ".join(facts), "$text-muted"))

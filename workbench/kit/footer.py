@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.style import Style as RichStyle
 from textual import events
 from textual.content import Content
 from textual.style import Style
@@ -23,6 +24,7 @@ class KeyFooter(Static):
     """
 
     ALLOW_SELECT = False
+    link_style = RichStyle.null()  # links keep the colour of keys
 
     def __init__(self) -> None:
         super().__init__(markup=False)

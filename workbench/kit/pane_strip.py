@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rich.cells import cell_len
+from rich.style import Style as RichStyle
 from textual import events
 from textual.content import Content
 from textual.reactive import reactive
@@ -43,10 +44,10 @@ def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
         return NO_RUN
     name = visible(view.started.name) if view.started else "new run"
     wrong = errors(view.active_alarms)
-    sign, style = _SIGNS.get(view.state, _UNKNOWN), _STATE_STYLES.get(view.state, "$text-accent")
+    sign, style = _SIGNS.get(view.state, _UNKNOWN), _STATE_STYLES.get(view.state, "$policy")
     words = note or state_words(view.state)
     if note == STARTING:
-        sign, style = _SIGNS["loading"], "$text-accent"
+        sign, style = _SIGNS["loading"], "$text-muted"
     if note == "interrupted":
         sign, style = "!", "$text-warning"
     if wrong and view.state == "done":
@@ -63,7 +64,7 @@ def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
     if view.phase is not None and not view.is_starting:
         done, total = view.phase.done, view.phase.total
         full = round(_BAR * min(max(done / total, 0), 1)) if total > 0 else 0
-        bar = ("━" * full, "$accent"), ("─" * (_BAR - full), "$text-disabled")
+        bar = ("━" * full, "$policy"), ("─" * (_BAR - full), "$text-disabled")
         pieces.append(Content.assemble(f"{visible(view.phase.phase)} ", *bar))
     if (last := view.last) is not None:
         if view.ended is None and note != "interrupted":
@@ -83,7 +84,7 @@ SHARED = 160
 """Columns from which the strip and the state of a run share one line: both then show all that they have."""
 
 _IDLE = 14  # columns that stay free for the state while there is no run
-_STYLES = {"": "$text-accent", "warning": "$text-warning", "error": "$text-error"}
+_STYLES = {"": "bold", "warning": "$text-warning", "error": "$text-error"}
 
 
 class Tab(NamedTuple):
@@ -124,6 +125,7 @@ class TopLines(Static):
     """
 
     current: reactive[str] = reactive("")
+    link_style = RichStyle.null()  # links keep their colours
 
     def __init__(self) -> None:
         super().__init__(markup=False)

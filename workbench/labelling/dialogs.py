@@ -63,7 +63,7 @@ class LabelForm(Dialog[T]):
         assert isinstance(field, Input | Select)
         return str(field.value)
 
-    def show_status(self, content: Content | str, style: str = "$text-accent") -> None:
+    def show_status(self, content: Content | str, style: str = "") -> None:
         """Show what is going on, or what a key does."""
         self.query_one("#status", Static).update(
             Content.styled(content, style) if isinstance(content, str) else content
@@ -276,9 +276,9 @@ def _detail(item: SessionItem, judgement: Judgement) -> Content:
         return f"…{part}" if end else f"{part}…"
 
     texts = texts_of(item.item)
-    parts: list[tuple[str, str]] = [(f"{judgement_text(item.item, judgement)}\n", "$text-accent bold")]
+    parts: list[tuple[str, str]] = [(f"{judgement_text(item.item, judgement)}\n", "bold")]
     if judgement.note:
-        parts.append((f"note: {cut(judgement.note)}\n", "$text-accent"))
+        parts.append((f"note: {cut(judgement.note)}\n", ""))
     parts += [("\nprompt\n", "$text-muted"), (cut(plain_text(texts.prompt), end=True), "")]
     for number, completion in enumerate(texts.completions, 1):
         parts += [(f"\n\n{number}\n", "$text-muted"), (cut(plain_text(completion)), "")]

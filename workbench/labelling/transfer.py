@@ -135,7 +135,7 @@ class ImportPreferencesScreen(LabelForm[str | None]):
         if reading.broken:
             facts.append(f"{reading.broken:,} broken")
         does = self.hint(("enter", f"imports {self._count:,}")) if self._count else Content("nothing to import")
-        self.show_status(Content("   ").join([Content.styled("   ".join(facts), "$text-accent"), does]))
+        self.show_status(Content("   ").join([Content("   ".join(facts)), does]))
 
     @work(exclusive=True, group="writing")
     async def _write(self, source: str, format: str, columns: Sequence[str]) -> None:

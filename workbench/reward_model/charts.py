@@ -212,7 +212,7 @@ def reward_histogram(chosen: Sequence[float], rejected: Sequence[float], width: 
     most, rows = max(map(max, counts)), max((height - 2) // 2, 1)
     means = [number(sum(one / len(rewards) for one in rewards), 2, width=9) for rewards in (chosen, rejected)]
     lines = [rule(f"rewards · chosen {means[0]} · rejected {means[1]}", width, missing=lost)]
-    for (name, role), found in zip((("chosen", "series"), ("rejected", "run-1")), counts, strict=True):
+    for (name, role), found in zip((("chosen", "better"), ("rejected", "worse")), counts, strict=True):
         labels = [""] * (rows - 1) + [name]
         for label, bars in zip(labels, bar_lines(found, most, rows, columns), strict=True):
             lines.append([(f" {label:<{_REWARD_LABELS}}", "muted"), (bars, role)])

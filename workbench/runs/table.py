@@ -98,7 +98,7 @@ class RunTable(CursorList[RunSummary]):
     CSS_NAME = "run-table"
     HEADER_HEIGHT = 1
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        f"run-table--{role}" for role in ("heading", "cursor", "muted", "alarmed", *SIGNS)
+        f"run-table--{role}" for role in ("heading", "cursor", "muted", "curve", "alarmed", *SIGNS)
     }
     BINDINGS: ClassVar[list[BindingType]] = cursor_bindings("runs", "run")
     sorted_by = "age"
@@ -176,7 +176,7 @@ class RunTable(CursorList[RunSummary]):
         run, cells = self.items[index], self._cells[index]
         sign = "◆" if run.name in self._marked else "▸" if run.name == self._current else ""
         state = "alarmed" if is_alarmed(run) else run.state if run.state in SIGNS else ""
-        roles = {"state": state, "age": "muted", "model": "muted"}
+        roles = {"state": state, "age": "muted", "model": "muted", "curve": "curve"}
         pieces: Line = [(sign.ljust(_GUTTER), "")]
         for key, columns in self._widths().items():
             glance = self._glances.get(run.name)

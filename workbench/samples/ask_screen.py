@@ -298,7 +298,7 @@ class AskScreen(Dialog[None]):
         elif waiting:
             seconds = time.monotonic() - min(request.sent for request in waiting)
             place = "loading the model" if self._checkpoints else "the trainer answers between two micro-batches"
-            color = "$text-accent"
+            color = ""
             text = f"waiting for {counted(len(waiting), 'answer')}, {duration(seconds)}: {place}"
         elif not self._asked:
             text = "Generating again uses another seed."
@@ -335,7 +335,19 @@ class AnswerList(ScrolledLines):
     CSS_NAME = "answer-list"
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         f"answer-list--{role}"
-        for role in ["heading", "muted", "writer", "facts", "better", "worse", "problem", "text", "gone", "new"]
+        for role in [
+            "heading",
+            "muted",
+            "policy",
+            "reference",
+            "facts",
+            "better",
+            "worse",
+            "problem",
+            "text",
+            "gone",
+            "new",
+        ]
     }
     BINDINGS: ClassVar[list[BindingType]] = scroll_bindings("ask")
 
@@ -410,7 +422,7 @@ def request_lines(
 def _writer_lines(writer: Writer, answer: Answer | None, width: int) -> list[Line]:
     """Return the heading of a model's responses: who wrote, and the mean score; then a problem or that it waits."""
     if answer is None:
-        return [[(fit_start(writer, width), "writer")], [(fit_start("waiting…", width), "muted")]]
+        return [[(fit_start(writer, width), writer)], [(fit_start("waiting…", width), "muted")]]
     facts: list[str] = [writer]
     if answer.completions:
         if writer == "policy":
@@ -419,7 +431,7 @@ def _writer_lines(writer: Writer, answer: Answer | None, width: int) -> list[Lin
         if len(scores) > 1:
             facts.append(f"mean score {_signed(sum(scores) / len(scores))}")
         facts.append(duration(answer.seconds))
-    heading: Line = [(fit_start(" · ".join(facts), width), "writer")]
+    heading: Line = [(fit_start(" · ".join(facts), width), writer)]
     return [heading, *(wrapped([(f"✖ {answer.problem}", "problem")], width) if answer.problem else [])]
 
 

@@ -375,12 +375,16 @@ def _choices(facts: TokenFacts, width: int) -> Iterator[InspectorRow]:
     room = width - 2 - 2 * (_PERCENT + 1)
     if len(facts.choices) < 2 or room < 4:
         return
-    heads = "policy".rjust(_PERCENT + 1) + "reference".rjust(_PERCENT + 1)
-    yield InspectorRow(8, [(fit("  likeliest", room + 2) + heads, "muted")])
+    heads: Line = [(writer.rjust(_PERCENT + 1), writer) for writer in ("policy", "reference")]
+    yield InspectorRow(8, [(fit("  likeliest", room + 2), "muted"), *heads])
     for one in facts.choices:
-        shares = percent(one.probability).rjust(_PERCENT + 1) + percent(one.ref_probability).rjust(_PERCENT + 1)
-        name = (fit(one.name, room) + shares, "strong" if one.chosen else "text")
-        yield InspectorRow(8 if one.chosen else 9, [("▸ " if one.chosen else "  ", "selected"), name], is_part=True)
+        shares = ((one.probability, "policy"), (one.ref_probability, "reference"))
+        name: Line = [
+            ("▸ " if one.chosen else "  ", "selected"),
+            (fit(one.name, room), "strong" if one.chosen else "text"),
+        ]
+        numbers = [(percent(share).rjust(_PERCENT + 1), writer) for share, writer in shares]
+        yield InspectorRow(8 if one.chosen else 9, [*name, *numbers], is_part=True)
 
 
 def _columns(width: int) -> tuple[int, int]:
@@ -403,7 +407,10 @@ def _row(rank: int, label: str, number: float | None, unit: str, probability: fl
         (fit(label, left), "muted" if is_part else "text"),
         (shown.rjust(_NUMBER), role),
         (" " + fit(unit if units > 5 else _SHORT.get(unit, unit), units - 1), "alert" if "✂" in unit else "muted"),
-        ("" if probability is None else percent(probability).rjust(_PERCENT), "muted"),
+        (
+            "" if probability is None else percent(probability).rjust(_PERCENT),
+            "reference" if "reference" in label else "policy",
+        ),
     ]
     return InspectorRow(rank, line, is_part)
 

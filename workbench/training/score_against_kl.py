@@ -68,7 +68,7 @@ def score_against_kl(
     legend: Line = [
         (f" {_SIGN} this run", "series"),
         *((f"  {fit_end(curve.name, min(room, 24))}", curve.role) for curve in curves[1:]),
-        (f"  {CURSOR} cursor", "muted"),
+        (f"  {CURSOR} cursor", "cursor"),
         (f"  {_HELD_OUT} and capitals: held-out prompts", "muted"),
         (f"  {BEST} best so far", "muted"),
         *([(f"  {LIMIT} KL {limit:g}", "target")] if limit is not None else []),

@@ -300,7 +300,8 @@ def test_the_title_has_the_point_of_the_cursor():
     assert point_text(second) == "iteration 2: score 0.250 at a KL of 2.00 nats/seq"
     lines = score_against_kl([curve], 2, 10.0, 100, 20)
     assert point_text(second) in texts(lines)[0]
-    assert roles(lines, "cursor") == "●"
+    assert roles(lines[:-1], "cursor") == "●"
+    assert roles(lines[-1:], "cursor").strip() == "● cursor", "the legend has its colour"
 
 
 def test_the_cursor_is_further_right_with_more_kl_and_higher_with_more_score():

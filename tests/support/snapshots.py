@@ -158,7 +158,7 @@ def check_few_colours(styles: list[Any]) -> None:
     """Assert that only the terminal's own sixteen colours are used, and several of them."""
     colors = {color for style in styles for color in (style.color, style.bgcolor) if color}
     assert {color.type for color in colors} == {ColorType.DEFAULT, ColorType.STANDARD}, colors
-    assert len(colors) > 4
+    assert len(colors) > 4, colors
 
 
 def luminance(color: RichColor) -> float:

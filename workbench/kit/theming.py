@@ -61,7 +61,7 @@ EXTRA_VARIABLES = {
 }
 
 ROLES = {"policy": "chart-1", "reference": "chart-2", "better": "heat-high", "worse": "heat-low"}
-"""Variables that mean the same everywhere, and those whose colours they have."""
+"""Variables with a meaning, the same everywhere, and those whose colours they have."""
 
 EXTRA_VARIABLES |= {role: EXTRA_VARIABLES[of] for role, of in ROLES.items()}
 

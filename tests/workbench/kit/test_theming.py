@@ -39,6 +39,7 @@ from workbench.kit.theming import (
     DEFAULT_THEMES,
     EXTRA_VARIABLES,
     FEW_COLORS_THEME,
+    ROLES,
     SHIPPED_THEMES,
     ThemedApp,
     apply_themes,
@@ -285,7 +286,8 @@ class Palette:
 
 def text_pairs() -> list[tuple[str, str]]:
     """Return every text colour with every ground that it is used on."""
-    texts = ["foreground", "text", "text-muted", "foreground-muted", "chart-axis", *(f"text-{a}" for a in ACCENTS)]
+    texts = ["foreground", "text", "text-muted", "foreground-muted", "chart-axis", *ROLES]
+    texts += [f"text-{accent}" for accent in ACCENTS]
     grounds = [*GROUNDS, "panel-lighten-1", "surface-darken-1"]  # toasts, and buttons under the mouse
     return [
         *itertools.product(texts, grounds),
@@ -374,6 +376,17 @@ def test_opposites_stay_apart_for_eyes_that_lack_a_colour(deficiency: str) -> No
         assert delta_e(palette.text(one), palette.text(other), deficiency) > 60
     series = [palette.text(f"chart-{n}") for n in range(1, 7)]
     assert min(delta_e(a, b, deficiency) for a, b in itertools.combinations(series, 2)) > 10
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_what_is_compared_stays_apart_for_everyone_and_focus_is_no_model(name: str) -> None:
+    palette = Palette(SPECS[name])
+    for seen_by in (None, *DEFICIENCIES):
+        for one, other in (("policy", "reference"), ("better", "worse")):
+            assert delta_e(palette.text(one), palette.text(other), seen_by) > 24, (one, other, seen_by)
+    for role in ROLES:
+        least = 10 if role == "better" else 20  # a mark is beside it, and blues are few
+        assert delta_e(palette.text("accent"), palette.text(role)) > least, role
 
 
 @given(st.text())

@@ -143,8 +143,8 @@ def train_reward_model(pairs: Path, folder: Path) -> tuple[Path, Path]:
     run, exported = folder / "people", folder / "people-exported"
     command = [sys.executable, "-m", "workbench"]
     if not run.exists():
-        settings = ("train.head=fitted", "train.states=last", "train.epochs=1", "data.max_tokens=256")
-        settings += ("data.skip_broken=true", "run.seed=0")
+        settings = ["train.head=fitted", "train.states=last", "train.epochs=1", "data.max_tokens=256"]
+        settings += ["data.skip_broken=true", "run.seed=0"]
         given = [part for one in (*settings, f"run.dir={folder}") for part in ("--set", one)]
         own = [*command, "reward-model", "train", "--data", str(pairs), "--name", run.name, *given]
         subprocess.run(own, check=True, stdout=sys.stderr)

@@ -13,6 +13,7 @@ from textual.reactive import reactive
 from textual.style import Style
 from textual.widgets import Static
 
+from trainer.runs.listing import PPO
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
 from workbench.run.sentences import SIGNS, errors, level_sign, state_words, title, urgent_first
@@ -21,6 +22,7 @@ from workbench.text import duration, gigabytes, packed, visible
 
 _GAP = "   "
 _BAR = 16  # columns of the phase's progress
+_PHASE, _STATE, _ETA = 8, 12, 6  # of its name, of the state's, and of the time left: what follows keeps its place
 _SIGNS = {
     "loading": "◌",
     "training": "●",
@@ -39,7 +41,7 @@ NO_RUN = [Content.styled("no run yet", "$text-muted")]
 
 
 def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
-    """Return the pieces of the line, most important first."""
+    """Return the pieces of the line, most important first; those of a run that trains keep their widths."""
     if view.started is None and view.state != "failed" and not view.is_starting and not note and not view.phase:
         return NO_RUN
     name = visible(view.started.name) if view.started else "new run"
@@ -53,23 +55,28 @@ def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
     if wrong and view.state == "done":
         sign, style = SIGNS["warning"], "$text-warning"
         words += "" if view.alarms else f", {visible(wrong)}"
-    pieces = [Content.assemble((name, "bold"), "  ", Content.styled(f"{sign} {words}", style))]
+    is_left = view.ended is not None or note == "interrupted"
+    moves = not is_left and view.started is not None and view.state != "paused"
+    state = f"{sign} {words}".ljust(_STATE if moves else 0)
+    pieces = [Content.assemble((name, "bold"), "  ", Content.styled(state, style))]
     if view.alarms:
         worst = urgent_first(view.alarms)[0]
         more = f" and {len(view.alarms) - 1} more" if len(view.alarms) > 1 else ""
         style = "$text-error" if worst.level == "error" else "$text-warning"
         pieces.append(Content.styled(f"{level_sign(worst.level)} {visible(title(worst.code))}{more}", style))
     if view.total:
-        pieces.append(Content(f"iteration {view.iteration}/{view.total}"))
+        pieces.append(Content(f"iteration {view.iteration:>{len(str(view.total)) if moves else 0}}/{view.total}"))
     if view.phase is not None and not view.is_starting:
         done, total = view.phase.done, view.phase.total
         full = round(_BAR * min(max(done / total, 0), 1)) if total > 0 else 0
         bar = ("━" * full, "$policy"), ("─" * (_BAR - full), "$text-disabled")
-        pieces.append(Content.assemble(f"{visible(view.phase.phase)} ", *bar))
+        pieces.append(Content.assemble(f"{visible(view.phase.phase):{_PHASE}} ", *bar))
+    elif moves and view.started is not None and view.started.run_kind == PPO:  # others have no phases
+        pieces.append(Content(" " * (_PHASE + 1 + _BAR)))
     if (last := view.last) is not None:
-        if view.ended is None and note != "interrupted":
-            pieces.append(Content(f"ETA {duration(view.seconds_left())}"))
-        pieces.append(Content(f"{last.tokens_per_second:.0f} tok/s"))
+        if not is_left:
+            pieces.append(Content(f"ETA {duration(view.seconds_left()):<{_ETA if moves else 0}}"))
+        pieces.append(Content(f"{last.tokens_per_second:>{4 if moves else 0}.0f} tok/s"))
         pieces.append(Content(gigabytes(last.memory_bytes)))
     return pieces
 

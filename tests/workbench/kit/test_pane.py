@@ -229,9 +229,22 @@ def test_it_names_the_run_and_what_it_does() -> None:
 
 def test_a_training_run_shows_state_iteration_phase_time_left_speed_and_memory() -> None:
     shown = status_text(view(*TRAINING, PhaseProgress(iteration=4, phase="update", done=1, total=2)))
-    assert shown == (
-        "quickstart-0001  ● training   iteration 3/12   update ━━━━━━━━────────   ETA 3m 18s   142 tok/s   1.6 GB"
+    assert " ".join(shown.split()) == (
+        "quickstart-0001 ● training iteration 3/12 update ━━━━━━━━──────── ETA 3m 18s 142 tok/s 1.6 GB"
     )
+
+
+def test_nothing_in_the_line_moves_while_a_run_trains() -> None:
+    def places(*events: object) -> list[int]:
+        shown = status_text(view(*TRAINING, *events))
+        return [shown.index(word) + len(word) for word in ("quickstart", "iteration", "ETA", "tok/s")]
+
+    later = iteration(10, tokens_per_second=1316.0, seconds={"generate": 0.1})
+    phases = [PhaseProgress(iteration=11, phase=phase, done=0, total=1) for phase in ("generate", "score", "evaluate")]
+    states = [StateChanged(state=state) for state in ("saving", "evaluating")]
+    assert {tuple(places(*events)) for events in ([], [later], *([later, one] for one in (*phases, *states)))} == {
+        tuple(places())
+    }
 
 
 def test_a_run_that_starts_says_what_it_does_until_it_trains() -> None:
@@ -263,7 +276,7 @@ def test_each_state_has_a_sign_of_its_own(state: str, sign: str) -> None:
 
 def test_the_worst_alarm_whichever_came_last_is_beside_the_state_with_the_number_of_others() -> None:
     one, two = view(*TRAINING, alarm(3)), view(*TRAINING, alarm(3), alarm(4, code="truncation", level="error"))
-    assert status_text(one, 80).startswith("quickstart-0001  ● training   ⚠ KL high   iteration 3/12")
+    assert status_text(one, 80).startswith("quickstart-0001  ● training     ⚠ KL high   iteration  3/12")
     assert "   ✖ truncation and 1 more   iteration" in status_text(two)
     assert "␛[2J [b]" in status_text(view(*TRAINING, alarm(3, code="\x1b[2J_[b]")))
     reported = (alarm(3, code="no_signal"), alarm(2, level="error"), alarm(3, code="step_nan", level="error"))

@@ -34,10 +34,11 @@ from workbench.run.sample_query import Order, Query, parse_query
 from workbench.run.sample_reader import RunPart, preview_samples, read_batch, scan
 from workbench.run.sample_table import Sample, SampleKey, SampleTable, TokenSample
 from workbench.run.view import RunView
-from workbench.text import fit_end, number, score_text, visible
+from workbench.text import fit_end, number, packed, score_text, visible
 
 NO_SAMPLES_YET = "No samples yet. They appear after the first iteration."
 _COMPLETION = 2  # lines
+_GAP = "   "
 _ROLES = ("facts", "prompt", *[""] * _COMPLETION, "")  # of each sample's lines, the last one empty
 _ORDERS: tuple[Literal["batch", "score", "kl", "length"], ...] = ("batch", "score", "kl", "length")
 _FAR = "sample whose score, KL or length is far from the others of its iteration"
@@ -53,10 +54,10 @@ def sample_facts(
     marked: the sample has a bookmark. iteration: include its iteration.
     """
     place = f"{sample.key.iteration:>5}·{sample.key.row + 1}" if iteration else f"{sample.key.row + 1:>3}"
-    score, kl = score_text(sample.score), f"KL {number(sample.kl, 1)}"
+    score, kl = score_text(sample.score), f"KL {number(sample.kl, 1):>4}"
     facts = [place + " ★" * marked, score.removeprefix("score ") if short else score, kl if short else f"{kl} nats"]
     if sample.length is not None:
-        facts.append(f"{sample.length} tok" if short else counted(sample.length, "token"))
+        facts.append(f"{sample.length:>3} tok" if short else f"{counted(sample.length, 'token'):>10}")
     if sample.truncated:
         facts.append("✂" if short else "✂ cut short")
     return ("  " if short else "   ").join(facts)
@@ -166,7 +167,7 @@ class SampleListView(MountedWhole, Vertical):
         self._is_reading = False
 
     def compose(self) -> ComposeResult:
-        yield CutText(most=3, id="samples-heading")
+        yield CutText(most=4, id="samples-heading")
         yield FilterField("words, or score>0.5 kl<10 len>20 stop:length is:marked")
         yield Static(id="samples-problem", markup=False)
         yield self.sample_list
@@ -384,11 +385,14 @@ class SampleListView(MountedWhole, Vertical):
         newest, heading = self._newest, ""
         iteration = self._shown if self._chosen is None and self._shown is not None else self._wanted
         if self._whole_run:
-            heading = f"whole run   {self._summary}"
+            heading = f"whole run{_GAP}{self._summary}"
         elif newest is not None and iteration is not None:
             place = "newest" if iteration == newest.iteration else f"newest is {newest.iteration}"
-            heading = f"iteration {iteration} · {place}" + f"   {self._summary}" * (iteration == self._shown)
+            heading = f"iteration {iteration} · {place}" + f"{_GAP}{self._summary}" * (iteration == self._shown)
         if self.order != Order():
             by = "KL" if self.order.by == "kl" else self.order.by
-            heading += f"   by {by} {'↓' if self.order.descending else '↑'}"
-        self.query_one("#samples-heading", Static).update(heading)
+            heading += f"{_GAP}by {by} {'↓' if self.order.descending else '↑'}"
+        lines = packed(heading.split(_GAP), self.size.width or 80, len(_GAP))  # no fact is torn in two
+        self.query_one("#samples-heading", Static).update("\n".join(map(_GAP.join, lines)))
+
+    on_resize = _show_heading

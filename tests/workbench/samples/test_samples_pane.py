@@ -38,7 +38,7 @@ async def test_the_newest_iteration_is_followed_and_its_scores_are_shown(run: Ru
         run.write(1, "first of one", "second of one")
         await show(pilot, run)
         assert "first of one" in app.drawn
-        assert "score +0.20   KL 1.5 nats   3 tokens" in app.drawn
+        assert "score +0.20   KL  1.5 nats     3 tokens" in app.drawn
         assert app.heading == "iteration 1 · newest   2 samples   score 0.15, 0.10 to 0.20   KL 1.5 nats"
         run.write(2, "first of two")
         await show(pilot, run)
@@ -277,11 +277,14 @@ def listed(**changes: Any) -> Sample:
 
 def test_facts_are_in_full_where_they_fit_and_short_where_not() -> None:
     cut = listed(truncated=True)
-    assert sample_facts(cut) == "  3   score +0.81   KL 7.9 nats   29 tokens   ✂ cut short"
-    assert sample_facts(cut, short=True) == "  3  +0.81  KL 7.9  29 tok  ✂"
+    assert sample_facts(cut) == "  3   score +0.81   KL  7.9 nats    29 tokens   ✂ cut short"
+    assert sample_facts(cut, short=True) == "  3  +0.81  KL  7.9   29 tok  ✂"
     assert sample_facts(listed(), marked=True).startswith("  3 ★   score")
     assert sample_facts(listed(), iteration=True).startswith("   12·3   score")
-    assert sample_facts(listed(score=math.nan, kl=math.inf, length=None)) == "  3   not scored   KL - nats"
+    assert sample_facts(listed(score=math.nan, kl=math.inf, length=None)) == "  3   not scored   KL    - nats"
+    long, short = listed(kl=-12.5, length=108), listed(kl=-0.1, length=1, truncated=True)
+    assert sample_facts(long).index(" nats") == sample_facts(short).index(" nats"), "facts stand in columns"
+    assert sample_facts(short).index("✂") > len(sample_facts(long))
 
 
 def test_a_sample_takes_the_same_lines_whatever_is_in_it() -> None:

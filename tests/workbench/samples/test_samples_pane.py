@@ -282,7 +282,7 @@ def test_facts_are_in_full_where_they_fit_and_short_where_not() -> None:
     assert sample_facts(listed(), marked=True).startswith("  3 ★   score")
     assert sample_facts(listed(), iteration=True).startswith("   12·3   score")
     assert sample_facts(listed(score=math.nan, kl=math.inf, length=None)) == "  3   not scored   KL    - nats"
-    long, short = listed(kl=-12.5, length=108), listed(kl=-0.1, length=1, truncated=True)
+    long, short = listed(kl=12.5, length=108), listed(kl=-0.1, length=1, truncated=True)
     assert sample_facts(long).index(" nats") == sample_facts(short).index(" nats"), "facts stand in columns"
     assert sample_facts(short).index("✂") > len(sample_facts(long))
 

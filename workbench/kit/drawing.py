@@ -122,9 +122,11 @@ DRAWN = {
 """Component classes of what is drawn in the roles of a chart."""
 
 
-def rule(text: str, width: int, *, missing: int = 0) -> Line:
-    """Return a heading: `text`, how many numbers are `missing` if any, and a line to the end of `width` columns."""
+def rule(text: str, width: int, *, legend: Iterable[Piece] = (), missing: int = 0) -> Line:
+    """Return a heading: `text`, a legend, how many numbers are `missing` if any, and a line to the end of `width`."""
     line: Line = [(fit_start(f" {text}", width), "muted")]
+    for name, role in legend:
+        line.append((fit_start(f"  {name}", width - len(plain(line))), role))
     if missing:
         lost = f" · {MISSING} {missing} not finite"
         line.append((fit_start(lost, width - len(plain(line))), "missing"))

@@ -11,89 +11,74 @@ from itertools import pairwise
 
 from rich.cells import cell_len
 
-from trainer.errors import counted
-from trainer.events import RewardModelEvaluation
-from trainer.reward_model.predictions import Accuracy, Baseline, CalibrationBin, Predictions, RewardModelReport
+from trainer.reward_model.predictions import Accuracy, CalibrationBin, Predictions, RewardModelReport
 from workbench.kit.axes import Axis, moving_average
 from workbench.kit.drawing import Drawn, rule
 from workbench.kit.glyphs import DOTS_ACROSS, Canvas, bar_lines, calibration_bars, row_of, with_axis
+from workbench.reward_model.verdict import newest_report
 from workbench.run.view import RunView
-from workbench.text import Line, beside, fit, fit_start, line_of, number, percent, visible
+from workbench.text import Line, beside, fit, fit_start, line_of, number, packed, percent, visible
 
-_NAME = 22  # columns
+_NAME, _BAR_FROM = 22, 44  # columns: names of accuracies, and all before their bars
 _LEAST_BAR = 12
 _HELD_OUT, _INTERVAL = "◆", "│"
-_LABELS = 7  # columns
+_LABELS = 8  # columns
 _CALIBRATION_BINS = 10  # from 0.5 to 1
 _REWARD_LABELS = 9  # columns
 _MOST_BINS = 60
 _ALL = (96, 30)  # columns and lines of the smallest pane that shows all charts
+_ACCURACY, _PAIRS = 4, 17  # lines: of the accuracy at least, and what the pairs and the lines around them keep
 _GUTTER = 2  # columns between two charts
 
 
-def report_of(event: RewardModelEvaluation) -> RewardModelReport:
-    """Return the report of an evaluation as far as its journal event has it: without calibration bins and parts."""
-    return RewardModelReport(
-        accuracy=Accuracy("all", event.pairs, event.accuracy, event.accuracy_low, event.accuracy_high),
-        log_loss=event.log_loss,
-        calibration_error=event.calibration_error,
-        calibration=[],
-        by_length=[],
-        by_source=[],
-        ties=None,
-        length=Baseline(event.length_accuracy, math.nan),
-        untrained=Baseline(event.untrained_accuracy, math.nan),
-    )
+def accuracy_lines(report: RewardModelReport, iteration: int, width: int, height: int) -> list[Line]:
+    """Return at most `height` lines of at most `width` columns: an axis, bars of accuracies on it, further numbers.
 
-
-def accuracy_lines(report: RewardModelReport | None, iteration: int, width: int, height: int) -> list[Line]:
-    """Return at most `height` lines of at most `width` columns: title, a row per accuracy, further numbers and parts.
-
-    report: of the evaluation after `iteration` steps; None before the first one.
+    report: of the evaluation after `iteration` steps.
     """
-    if report is None:
-        empty = " no held-out pairs, or no evaluation yet"
-        return [rule("held-out accuracy", width), [(fit_start(empty, width), "muted")]][:height]
-    model = report.accuracy
-    title = f"held-out accuracy · {counted(model.pairs, 'pair')} · after step {iteration}"
-    lines = [rule(title, width), _row(replace(model, name="reward model"), width, "series")]
-    for name, baseline in (("length alone", report.length), ("untrained", report.untrained)):
-        if baseline is not None:
-            lines.append(_row(Accuracy(name, model.pairs, baseline.accuracy, math.nan, math.nan), width, "muted"))
-    log_loss, error = number(report.log_loss, width=9), number(report.calibration_error, width=9)
-    lines.append([(fit_start(f" log-loss {log_loss} nats   calibration error {error}", width), "text")])
-    if (ahead := report.over_length) is not None:
-        points, low, high = (number(100 * share, 1) for share in (ahead.value, ahead.low, ahead.high))
-        text, clear = f"difference from length alone: {points} points, {low} to {high}", ahead.low > 0
-        text = f" {text}" if clear else f" △ {text}: label more"
-        lines.append([(fit_start(text, width), "text" if clear else "alert")])
-    elif math.isfinite(model.low) and not model.low > report.length.accuracy:  # also if unknown
-        text = " △ not clearly better than length alone: label more"
-        lines.append([(fit_start(text, width), "alert")])
-    for heading, parts in (("better completion is", report.by_length), ("source", report.by_source)):
-        if len(parts) > 1:
-            lines += [[(fit_start(f" {heading}", width), "muted")], *(_row(one, width, "text") for one in parts)]
+    model, ahead, untrained = report.accuracy, report.over_length, report.untrained
+    title = fit(f" held-out accuracy, step {iteration:,}", _BAR_FROM)
+    room = width - len(title) - 1
+    axis = f"0%  {'50%':^{room - 8}}100%" if room >= _LEAST_BAR else ""
+    alone = Accuracy("length alone", model.pairs, report.length.accuracy, math.nan, math.nan)
+    lines: list[Line] = [
+        [(fit_start(title + axis, width), "muted")],
+        _bar(replace(model, name="reward model"), width, "series"),
+        _bar(alone, width, "muted"),
+    ]
+    texts = [f"untrained {percent(untrained.accuracy, 1)}"] if untrained else []
+    log_loss, error = (number(value, width=9) for value in (report.log_loss, report.calibration_error))
+    texts += [f"log-loss {log_loss} nats", f"calibration error {error}"]
+    if ahead is not None:
+        points, low, high = (number(100 * share, 1, signed=True) for share in ahead)
+        texts.insert(0, f"over length alone {points} points ({low} to {high})")
+    lines += [[(fit_start(" " + "   ".join(row), width), "text")] for row in packed(texts, width - 1, 3)]
+    for heading, parts in (("if the better completion is", report.by_length), ("by source", report.by_source)):
+        if len(parts) > 1 and len(lines) + len(parts) < height:
+            lines += [[(fit_start(f" {heading}", width), "muted")], *(_bar(one, width, "text") for one in parts)]
     return lines[:height]
 
 
-def _row(one: Accuracy, width: int, role: str) -> Line:
-    """Return name, value and interval, and a bar from 0 to 100%: the value ●, its interval ├─┤, and ┊ at chance."""
+def _bar(one: Accuracy, width: int, role: str) -> Line:
+    """Return name, value, interval, and a bar from 0 to 100%: the value ●, its interval ├─┤, and ┊ at chance."""
     known = math.isfinite(one.low) and math.isfinite(one.high)
-    interval = f"{number(100 * one.low, 1)} to {number(100 * one.high, 1)}" if known else ""
-    text = f" {fit(visible(one.name), _NAME)} {percent(one.value, 1):>7}  {interval:<12}"
-    room = width - cell_len(text) - 2
+    interval = f"{number(100 * one.low, 0)} to {percent(one.high)}" if known else ""
+    text = f" {fit(visible(one.name), _NAME)} {percent(one.value, 1):>6}  {interval:<12}"
+    room = width - cell_len(text) - 1
     pieces: Line = [(fit(text, width) if room < 0 else text, "strong" if role == "series" else "text")]
     if room < _LEAST_BAR:
         return pieces
-    cells = [(" ", "axis")] * room
-    cells[(room - 1) // 2] = ("┊", "axis")
+    value, chance = (round(_within(share) * (room - 1)) for share in (one.value, 0.5))
+    cells = [("━" if place < value else " ", role) for place in range(room)]
+    cells[chance] = ("┿", role) if chance < value else ("┊", "axis")
     if known:
         first, last = (round(_within(end) * (room - 1)) for end in (one.low, one.high))
-        for place in range(first, last + 1):
-            cells[place] = ("├" if place == first else "┤" if place == last else "─", role)
+        for place in range(max(value, first), last + 1):
+            cells[place] = ("─", role)
+        cells[first], cells[last] = ("┣" if first < value else "├", role), ("┤", role)
     if math.isfinite(one.value):
-        cells[round(_within(one.value) * (room - 1))] = ("●", role)
-    return [*pieces, (" ", "text"), *line_of(cells)]
+        cells[value] = ("●", role)
+    return [*pieces, *line_of(cells)]
 
 
 def curve_lines(view: RunView, width: int, height: int) -> list[Line]:
@@ -102,47 +87,29 @@ def curve_lines(view: RunView, width: int, height: int) -> list[Line]:
     Lines are moving averages over the steps; ◆ is a value on held-out pairs, on its 95% interval where that is known.
     Costs one pass over the columns.
     """
-    found, history = view.held_out, view.history
-    if not history and not found:
+    if not view.history and not view.held_out:
         return [rule("training", width), [(fit_start(" no steps yet", width), "muted")]][:height]
     across, rows = width - _LABELS - 1, height - 2
-    reached = max(view.iteration, found[-1].iteration if found else 0, 1)
+    reached = max(view.iteration, view.held_out[-1].iteration if view.held_out else 0, 1)
     last = reached if view.ended else max(view.total, reached)
-    title, plots = "training", list[Line]()
-    for name, form, least_span, down, held_out in (
-        ("loss", "{:.3f}", 0.05, -(-rows // 2), [(one.iteration, one.log_loss, math.nan, math.nan) for one in found]),
-        (
-            "accuracy",
-            "{:.0%}",
-            0.1,
-            rows // 2,
-            [(one.iteration, one.accuracy, one.accuracy_low, one.accuracy_high) for one in found],
-        ),
-    ):
-        buckets = history.buckets(name, across * DOTS_ACROSS) if name in history.names else []
-        steps = [history.numbers[(bucket.first_index + bucket.last_index) // 2] for bucket in buckets]
-        line = list(zip(steps, moving_average(buckets), strict=True))
-        if (newest := next((value for _, value in reversed(line) if math.isfinite(value)), None)) is not None:
-            title += f" · {name} {form.format(newest)}"
-        if across >= 4 and rows >= 2:
-            plots += _plot(line, held_out, form, least_span, last, across, down)
-    lines = [rule(f"{title} · {_HELD_OUT} held out", width), *plots]
-    return [*lines, _axis("step".rjust(_LABELS) + " ", "0", str(last), across)] if plots else lines[:height]
+    loss, losses = _plot(view, "loss", last, across, (rows + 1) // 2)
+    accuracy, accuracies = _plot(view, "accuracy", last, across, rows // 2)
+    lines = [rule("  ".join(filter(None, (loss, accuracy, f"{_HELD_OUT} held out"))), width), *losses, *accuracies]
+    return [*lines, _axis("step".rjust(_LABELS) + " ", "0", str(last), across)] if len(lines) > 1 else lines[:height]
 
 
-def _plot(
-    line: Sequence[tuple[int, float]],
-    held_out: Sequence[tuple[int, float, float, float]],
-    form: str,
-    least_span: float,
-    last: int,
-    across: int,
-    down: int,
-) -> list[Line]:
-    """Draw one number over the steps, with the ends of its scale.
-
-    line: (step, value). held_out: (step, value, low and high end of its interval). last: step at the right.
-    """
+def _plot(view: RunView, name: str, last: int, across: int, down: int) -> tuple[str, list[Line]]:
+    """Return the newest average of loss or accuracy, and a plot of it up to the step `last` where there is room."""
+    form, least_span = ("{:.3f}", 0.05) if name == "loss" else ("{:.0%}", 0.1)
+    ends = ["log_loss"] if name == "loss" else ["accuracy", "accuracy_low", "accuracy_high"]
+    history = view.history
+    buckets = history.buckets(name, across * DOTS_ACROSS) if name in history.names else []
+    steps = [history.numbers[(bucket.first_index + bucket.last_index) // 2] for bucket in buckets]
+    line = list(zip(steps, moving_average(buckets), strict=True))
+    newest = next((f"{name} {form.format(value)}" for _, value in reversed(line) if math.isfinite(value)), "")
+    if across < 4 or down < 1:
+        return newest, []
+    held_out = [(one.iteration, *(getattr(one, end) for end in ends)) for one in view.held_out]
     values = [value for _, *of_step in (*line, *held_out) for value in of_step if math.isfinite(value)]
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     short = max(least_span - (high - low), 0.0)
@@ -150,17 +117,17 @@ def _plot(
     places = (round(step / last * (across * DOTS_ACROSS - 1)) for step, _ in line)
     canvas.curve(zip(places, (scale.position(value) for _, value in line), strict=True), "series")
     rows = canvas.rows()
-    for step, value, low, high in held_out:
+    for step, value, *interval in held_out:
         column = round(max(step, 0) / last * (across - 1))
-        if math.isfinite(low) and math.isfinite(high):
-            top, bottom = (row_of(scale.position(end), down) for end in (high, low))
+        if interval and all(map(math.isfinite, interval)):
+            bottom, top = (row_of(scale.position(end), down) for end in interval)
             for row in range(top, bottom + 1):
                 if rows[row][column][0] == " ":
                     rows[row][column] = (_INTERVAL, "muted")
         if math.isfinite(value):
             rows[row_of(scale.position(value), down)][column] = (_HELD_OUT, "strong")
-    labels = {0: form.format(scale.high)} | ({down - 1: form.format(scale.low)} if down > 1 else {})
-    return with_axis(rows, labels, _LABELS)
+    labels = {down // 2: name, 0: form.format(scale.high)} | ({down - 1: form.format(scale.low)} if down > 1 else {})
+    return newest, with_axis(rows, labels, _LABELS)
 
 
 def _axis(before: str, first: str, last: str, width: int) -> Line:
@@ -171,14 +138,12 @@ def _axis(before: str, first: str, last: str, width: int) -> Line:
     return [(f"{before}{first} ", "muted"), ("─" * room, "axis"), (f" {last}", "muted")]
 
 
-def calibration_lines(bins: Sequence[CalibrationBin], error: float, width: int, height: int) -> list[Line]:
+def calibration_lines(bins: Sequence[CalibrationBin], width: int, height: int) -> list[Line]:
     """Return at most `height` lines of at most `width` columns: title, bars with ◂ at the predicted share, counts.
 
     There is a bar and a count of pairs per bin. A bar that ends below its ◂ shows that the model is overconfident.
-    error: the expected calibration error (ECE).
     """
-    known = f" · error {error:.3f}" if math.isfinite(error) else ""
-    title = rule(f"calibration{known} · bar: observed   ◂: predicted", width)
+    title = rule("calibration", width, legend=[("█ right", "series"), ("◂ predicted", "target")])
     if not bins:
         return [title, [(fit_start(" no decided held-out pairs yet", width), "muted")]][:height]
     bars = []
@@ -211,8 +176,10 @@ def reward_histogram(chosen: Sequence[float], rejected: Sequence[float], width: 
     counts = [[max(end - start, 0) for start, end in pairwise(of_one)] for of_one in edges]
     most, rows = max(map(max, counts)), max((height - 2) // 2, 1)
     means = [number(sum(one / len(rewards) for one in rewards), 2, width=9) for rewards in (chosen, rejected)]
-    lines = [rule(f"rewards · chosen {means[0]} · rejected {means[1]}", width, missing=lost)]
-    for (name, role), found in zip((("chosen", "better"), ("rejected", "worse")), counts, strict=True):
+    sides = (("chosen", "better"), ("rejected", "worse"))
+    legend = [(f"{name} {mean}", role) for (name, role), mean in zip(sides, means, strict=True)]
+    lines = [rule("rewards", width, legend=legend, missing=lost)]
+    for (name, role), found in zip(sides, counts, strict=True):
         labels = [""] * (rows - 1) + [name]
         for label, bars in zip(labels, bar_lines(found, most, rows, columns), strict=True):
             lines.append([(f" {label:<{_REWARD_LABELS}}", "muted"), (bars, role)])
@@ -226,25 +193,21 @@ def _within(share: float) -> float:
 
 
 class RewardCharts(Drawn):
-    """Accuracy, curve, calibration and rewards of a run: all of them where there is room, else one."""
+    """Accuracy, calibration, curve and rewards of a run: all of them where there is room, else one."""
 
     all_shown = False
     _charts: Sequence[Callable[[int, int], list[Line]]] = ()  # each returns at most as many lines and columns
     _at = 0  # index of the chart that is shown alone
+    _below = 0  # lines of those below the accuracy
 
     def show_run(self, view: RunView, predictions: Predictions | None) -> None:
         """Show a run. predictions: of its newest evaluation; None if they cannot be read."""
-        report, iteration = None, 0
-        if predictions is not None:
-            report, iteration = predictions.report, predictions.iteration
-        elif view.held_out:  # what the journal has
-            report, iteration = report_of(view.held_out[-1]), view.held_out[-1].iteration
-        bins, error = (report.calibration, report.calibration_error) if report else ((), math.nan)
+        report, iteration = newest_report(view, predictions)
         chosen, rejected = (predictions.chosen, predictions.rejected) if predictions else ((), ())
         self._charts = (
             partial(accuracy_lines, report, iteration),
+            partial(calibration_lines, report.calibration),
             partial(curve_lines, view),
-            partial(calibration_lines, bins, error),
             partial(reward_histogram, chosen, rejected),
         )
         self.show(self._drawn_charts)
@@ -252,7 +215,12 @@ class RewardCharts(Drawn):
     def fit_into(self, width: int, height: int) -> None:
         """Set the height for a pane of this size, leaving enough room for the pairs below."""
         self.all_shown = width >= _ALL[0] and height >= _ALL[1]
-        self.styles.height = 2 * min(max(height // 4, 8), 14) if self.all_shown else min(max(height // 3, 5), 10)
+        if self.all_shown and self._charts:
+            self._below = min(max(height // 4, 8), 14)
+            room = max(height - self._below - _PAIRS, _ACCURACY)
+            self.styles.height = self._below + max(len(self._charts[0](width, room)), _ACCURACY) + 2  # blank lines
+        else:
+            self.styles.height = min(max(height // 3, 5), 10)
         self.show(self._drawn_charts)
 
     def next(self) -> None:
@@ -265,9 +233,8 @@ class RewardCharts(Drawn):
             return []
         if not self.all_shown:
             return self._charts[self._at % len(self._charts)](width, height)
-        across, down, lines = (width - _GUTTER) // 2, height // 2, list[Line]()
-        for place in (0, 2):
-            blocks = [chart(across, down) for chart in self._charts[place : place + 2]]
-            blocks[0] += [[]] * (down - len(blocks[0]))
-            lines += beside(blocks, across, (" " * _GUTTER, "text"))
-        return lines
+        first, *others = self._charts
+        across, above = (width - 2 * _GUTTER) // len(others), height - self._below
+        lines = [[], *first(width, above - 2)]
+        lines += [[]] * (above - len(lines))
+        return [*lines, *beside([chart(across, self._below) for chart in others], across, (" " * _GUTTER, "text"))]

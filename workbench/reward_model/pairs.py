@@ -16,7 +16,7 @@ from workbench.kit.cursor_list import BlockList, cursor_bindings
 from workbench.kit.drawing import ScrolledLines, scroll_bindings, wrapped
 from workbench.text import Line, beside, fit_end, fit_start, has_words, number, packed, visible
 
-_LABEL = 10  # columns
+_LABEL = 18  # columns: name and reward of a completion
 _PARTS = ("facts", "prompt", "chosen", "rejected")  # one line each
 _BESIDE = 96  # columns from which the completions are side by side
 _BETWEEN = " │ "
@@ -68,23 +68,21 @@ def copy_text(pair: PairPrediction) -> str:
 
 
 def pair_facts(pair: PairPrediction, width: int) -> str:
-    """Return verdict, rewards, lengths, strength of the label and source, as many as fit into `width` columns.
+    """Return verdict, lengths, strength of the label and source, as many as fit into `width` columns.
 
-    The verdict: whether the model agrees with the label (✓ or ✗) and the difference in reward; ~ for a tie, = if even.
+    The verdict: whether the model agrees with the label (✓ or ✗) and by how much reward; ~ for a tie, = if even.
     """
-    apart = pair.chosen_reward - pair.rejected_reward
+    apart = number(abs(pair.chosen_reward - pair.rejected_reward), 2)
     if pair.is_tie:
-        verdict = f"~ tie, rewards {number(abs(apart), 2)} apart"
+        verdict = f"~ tie, rewards {apart} apart"
     elif pair.lead == 0:
         verdict = "= even"
     else:
-        verdict = f"{'✓' if pair.lead > 0 else '✗'} {number(apart, 2, signed=True)} reward"
+        verdict = f"✓ right by {apart}" if pair.lead > 0 else f"✗ wrong by {apart}"
     parts = [
         verdict,
-        f"chosen {number(pair.chosen_reward, 2, signed=True)}",
-        f"rejected {number(pair.rejected_reward, 2, signed=True)}",
         f"{pair.chosen_tokens} and {counted(pair.rejected_tokens, 'token')}",
-        "" if pair.is_tie else f"{_STRENGTHS.get(pair.strength, '')} better",
+        "" if pair.is_tie else f"labelled {_STRENGTHS.get(pair.strength, '')} better",
         visible(pair.source[:_SOURCE]),
     ]
     return fit_start("   ".join(packed(filter(None, parts), width, 3)[0]), width)
@@ -110,16 +108,21 @@ def pairs_heading(
     return "   ".join(parts)
 
 
+def _in_a_line(text: str) -> str:
+    """Return `text` safe to print on one line; a space stands for line ends, and for the spaces around them."""
+    return visible(" ".join(text.split()))
+
+
 def pair_lines(pair: PairPrediction, number: int, width: int, *, marked: bool = False) -> list[str]:
     """Return five lines of at most `width` columns: facts, end of the prompt, start of both completions, blank."""
     lead = f"{number:>4}{' ◆' if marked else ''}   "
     room = max(width - _LABEL, 1)
     return [
         lead + pair_facts(pair, width - len(lead)),
-        "prompt".ljust(_LABEL) + fit_end(visible(plain_text(pair.prompt)[-2 * width :]), room),
+        "prompt".ljust(_LABEL) + fit_end(_in_a_line(plain_text(pair.prompt)[-2 * width :]), room),
         *(
-            name.ljust(_LABEL) + fit_start(visible(plain_text(text)[: 2 * width]), room)
-            for name, text, *_ in _sides(pair)
+            f"{name:<9}{reward:>6}   " + fit_start(_in_a_line(plain_text(text)[: 2 * width]), room)
+            for name, text, reward, _ in _sides(pair)
         ),
         "",
     ]
@@ -167,7 +170,7 @@ def pair_text_lines(pair: PairPrediction, width: int) -> list[Line]:
     """Return the whole pair as lines of at most `width` columns, with the roles facts, heading, text and axis."""
 
     def lines_of(text: Text, width: int) -> list[Line]:
-        return wrapped([(plain_text(text), "text")], width)
+        return wrapped([(plain_text(text).lstrip("\n"), "text")], width)
 
     lines: list[Line] = [
         [(pair_facts(pair, width), "facts")],
@@ -176,15 +179,13 @@ def pair_text_lines(pair: PairPrediction, width: int) -> list[Line]:
         *lines_of(pair.prompt, width),
         [],
     ]
-    sides = [
-        (f"{name}   reward {reward}   {counted(tokens, 'token')}", text) for name, text, reward, tokens in _sides(pair)
-    ]
-    if width < _BESIDE:
-        for heading, text in sides:
-            lines += [[(fit_start(heading, width), "heading")], *lines_of(text, width), []]
-        return lines
-    across = (width - len(_BETWEEN)) // 2
-    blocks = [[[(fit_start(heading, across), "heading")], *lines_of(text, across)] for heading, text in sides]
+    across = width if width < _BESIDE else (width - len(_BETWEEN)) // 2
+    blocks = list[list[Line]]()
+    for (name, text, reward, tokens), role in zip(_sides(pair), ("better", "worse"), strict=True):
+        heading = fit_start(f"{name}   reward {reward}   {counted(tokens, 'token')}", across)
+        blocks.append([[(heading, "heading" if pair.is_tie else role)], *lines_of(text, across)])
+    if across == width:
+        return [*lines, *blocks[0], [], *blocks[1]]
     return [*lines, *beside(blocks, across, (_BETWEEN, "axis"))]
 
 
@@ -193,7 +194,7 @@ class RewardPairText(ScrolledLines):
 
     CSS_NAME = "reward-pair-text"
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        f"reward-pair-text--{role}" for role in ("facts", "heading", "text", "axis")
+        f"reward-pair-text--{role}" for role in ("facts", "heading", "better", "worse", "text", "axis")
     }
     BINDINGS: ClassVar[list[BindingType]] = scroll_bindings(
         "reward-model", "line-up line-down text-up text-down text-start text-end"

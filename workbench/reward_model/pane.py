@@ -12,6 +12,7 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
+from textual.content import Content
 from textual.events import Resize, Show
 from textual.message import Message
 from textual.widgets import Input, Static
@@ -35,10 +36,11 @@ from workbench.reward_model.pairs import (
     pairs_heading,
 )
 from workbench.reward_model.run_reader import RunReader
+from workbench.reward_model.verdict import verdict
 from workbench.run.metrics import REWARD_MODEL
 from workbench.run.sentences import state_words
 from workbench.run.view import RunView
-from workbench.text import duration, percent, visible
+from workbench.text import duration, packed, percent, visible
 
 _INTERVAL = 1.0  # seconds between looks at the run, and at the folder if that is cheap
 _NONE = """\
@@ -53,22 +55,36 @@ or ppo-workbench reward-model train on the command line
 _NO_PAIRS = "No held-out pairs: set data.eval_fraction."
 _NO_PAIRS_YET = "Held-out pairs appear after the first evaluation."
 _BESIDE = 140  # columns of the pane from which the selected pair is beside the list
+_STYLES = {"✓": "bold $better", "⚠": "bold $text-warning"}  # of a verdict, by its sign
+_BAR, _GAP = 6, "  "  # columns of the progress; between two parts of the heading
 _SIGNS = {"done": "✓", "stopped": "■", "failed": "✖", "interrupted": "!"}  # else ●
 
 
-def run_heading(name: str, view: RunView, *, live: bool) -> str:
-    """Return the run's name, state, progress, time left, phase and number of comparisons."""
+def run_heading(reader: RunReader, width: int, stop: str = "X") -> Content:
+    """Return the name of the shown run and, once it is read, state, progress and comparisons, in lines of `width`.
+
+    A live run has its phase, the time left and `stop`, the key that stops it, too.
+    """
+    view, live = reader.view, reader.live
+    if reader.shown is None or live is None:
+        return Content(visible(reader.shown.name) if reader.shown else "")
     state = view.state if live else view.ended.state if view.ended else "interrupted"
-    words = state_words(view.state) if live else visible(state)
-    parts = [visible(name), f"{_SIGNS.get(state, '●')} {words}"]
-    if view.started is not None:
-        parts.append(f"step {view.iteration:,} of {view.total:,}")
-        if live and view.history:
-            parts.append(f"{duration(view.seconds_left())} left")
-        if live and (phase := view.phase) is not None and not view.is_starting:
-            parts.append(f"{visible(phase.phase)} {percent(phase.done / max(phase.total, 1))}")
-        parts.append(f"{counted(view.started.prompts, 'comparison')}, {view.started.eval_prompts:,} held out")
-    return "   ".join(parts)
+    words, full = state_words(state), round(_BAR * min(max(view.iteration / max(view.total, 1), 0), 1))
+    if live and (phase := view.phase) is not None and not view.is_starting:
+        words += f", {visible(phase.phase)}" if view.state == "training" else ""
+        words += f" {percent(phase.done / max(phase.total, 1)):>4}"
+    parts = [Content.styled(visible(reader.shown.name), "bold"), Content(f"{_SIGNS.get(state, '●')} {words}")]
+    if (started := view.started) is not None:
+        bar = ("━" * full, "$policy"), ("─" * (_BAR - full), "$text-disabled")
+        parts.append(Content.assemble(*bar, f" {view.iteration:>{len(str(view.total))}}/{view.total} steps"))
+        if live and 0 < view.iteration < view.total:
+            parts.append(Content(f"{duration(view.seconds_left()):>6} left"))
+        parts += [Content.assemble((stop, "bold $text-accent"), " stop")] if live else []
+        parts.append(Content(f"{counted(started.prompts, 'comparison')}, {started.eval_prompts:,} held out"))
+    if reader.place >= 0 and len(reader.runs) > 1:
+        parts.append(Content(f"run {reader.place + 1} of {len(reader.runs)}"))
+    lines = packed(parts, width, len(_GAP), lambda part: part.cell_length)
+    return Content("\n").join(Content(_GAP).join(line) for line in lines)
 
 
 class RewardModelPane(Pane):
@@ -79,6 +95,7 @@ class RewardModelPane(Pane):
     HELP = (
         "What a reward model has learnt from the labels, measured on pairs that it was not trained on. Shows the "
         "newest run and follows it during training; {reward-model.older} and {reward-model.newer} choose another.\n"
+        "The first line is the verdict, and how many labels would tell where the held-out pairs are too few. "
         "A model that is no better than length alone has learnt to count. In the calibration, a bar that ends below "
         "its ◂ shows that the model is overconfident.\n"
         "Pairs are listed with the most wrong one first: ✗ the model disagrees with the label, ✓ it agrees, ~ a tie. "
@@ -96,15 +113,11 @@ class RewardModelPane(Pane):
         Binding("m", "mark", "mark", id="reward-model.mark", tooltip="Mark the pair, or remove its mark"),
         Binding("y", "copy", "copy", show=False, id="reward-model.copy", tooltip="Copy this pair and its rewards"),
         Binding("x", "export", "export", show=False, id="reward-model.export", tooltip="Save the listed pairs"),
-        Binding(
-            "o", "sort(False)", "sort", show=False, id="reward-model.sort", tooltip="List the pairs in the next order"
-        ),
+        Binding("o", "sort(False)", "sort", show=False, id="reward-model.sort", tooltip="List in the next order"),
         Binding("O", "sort(True)", "reverse", show=False, id="reward-model.reverse", tooltip="Reverse the order"),
         Binding("X", "stop", "stop", id="reward-model.stop", tooltip="Save a checkpoint and end this training"),
         Binding("l", "label", "label again", id="reward-model.label", tooltip="Label the marked pairs or this one"),
-        Binding(
-            "L", "label(True)", "label wrong", id="reward-model.label-wrong", tooltip="Label all listed ✗ pairs again"
-        ),
+        Binding("L", "label(True)", "label wrong", id="reward-model.label-wrong", tooltip="Label all listed ✗ again"),
         Binding("n", "next(1)", "next pair", id="reward-model.next", tooltip="Open the next pair"),
         Binding(
             "N", "next(-1)", "previous pair", show=False, id="reward-model.before", tooltip="Open the previous pair"
@@ -127,6 +140,7 @@ class RewardModelPane(Pane):
         self.listed: Sequence[PairPrediction] = ()  # the pairs, as filtered and sorted
 
     def compose(self) -> ComposeResult:
+        yield Static(id="reward-verdict", markup=False)
         yield Static(id="reward-heading", markup=False)
         yield Static(id="reward-problem", markup=False)
         yield RewardCharts()
@@ -197,13 +211,6 @@ class RewardModelPane(Pane):
             filtered = len(self.listed) if words else None
             about_pairs = pairs_heading(reader.predictions, len(self._marked), order=order, filtered=filtered)
         self.query_one("#reward-pairs", Static).update(about_pairs)
-        parts = list[str]()
-        if reader.shown is not None:
-            name = reader.shown.name
-            parts.append(visible(name) if reader.live is None else run_heading(name, reader.view, live=reader.live))
-            if reader.place >= 0 and len(reader.runs) > 1:
-                parts.append(f"run {reader.place + 1} of {len(reader.runs)}")
-        self.query_one("#reward-heading", Static).update("   ".join(parts))
         self._arrange()
 
     @property
@@ -229,7 +236,11 @@ class RewardModelPane(Pane):
     @on(Resize)
     def _arrange(self) -> None:
         """Size the charts, and show the list or the open pair."""
-        charts = self.query_one(RewardCharts)
+        charts, reader = self.query_one(RewardCharts), self.reader
+        words = verdict(reader.view, reader.predictions) if reader.live is not None else ""
+        self.query_one("#reward-verdict", Static).update(Content.styled(words, _STYLES.get(words[:1], "$text-muted")))
+        heading = run_heading(reader, self.size.width, keys_of(self)["reward-model.stop"])
+        self.query_one("#reward-heading", Static).update(heading)
         charts.fit_into(*self.size)
         charts.display = not self._opened and self.reader.shown is not None
         self.query_one("#reward-pairs").display = charts.display

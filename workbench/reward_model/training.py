@@ -10,6 +10,7 @@ from typing import Any
 from trainer.config import Config
 from trainer.errors import counted, storage_error
 from trainer.runs.folder import free_names
+from workbench.reward_model.verdict import verdict
 from workbench.run.run_on_disk import whole_run
 from workbench.run.view import RunView
 from workbench.system.children import last_error, own_command, started
@@ -20,7 +21,6 @@ FEW = 100  # labels; below, a fifth of them is too few pairs to tell 70% from ch
 _NICENESS = 10  # labelling and a run in training go first
 _STEPS, _BATCH, _MOST_EPOCHS = 70, 8, 10
 _FEW_TO_HOLD_OUT = 500  # labels: with fewer, a tenth held out would measure next to nothing
-_FEW_PAIRS = 20  # below, the 95% interval of an accuracy is wider than 0.4
 
 
 def settings_for(labels: int, like: Config | None = None) -> dict[str, Any]:
@@ -122,20 +122,7 @@ def quality_text(view: RunView) -> str:
     """Describe how good the reward model of a run is on held-out pairs, a sentence per line; ⚠ marks what is weak."""
     done = view.ended is not None and view.ended.state == "done"  # also if it ended early because it learnt no more
     lines = [] if done else [f"⚠ Not finished: step {view.iteration} of {view.total}."]
-    found = view.held_out[-1] if view.held_out else None
-    if found is None or not found.pairs:
-        return "\n".join([*lines, "⚠ No pairs were held out: nothing says how good it is."])
-    low, high = number(100 * found.accuracy_low, 0), percent(found.accuracy_high)
-    right = f"Right on {percent(found.accuracy)} of {counted(found.pairs, 'held-out pair')} ({low} to {high})"
-    if not found.accuracy_low > 0.5:
-        lines.append(f"⚠ {right}: that may be chance.")
-    elif found.accuracy <= found.length_accuracy:
-        lines.append(f"⚠ {right}, no better than length alone.")
-    else:
-        lines.append(f"{right}.")
-    if found.pairs < _FEW_PAIRS:
-        lines.append(f"⚠ Fewer than {_FEW_PAIRS} held-out pairs: hold out more, or label more.")
-    return "\n".join(lines)
+    return "\n".join([*lines, verdict(view).removeprefix("✓ ")])
 
 
 def change_text(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> str:

@@ -48,8 +48,8 @@ from workbench.run.view import RunView
 
 def charts(app: Workbench) -> list[str]:
     """Return the names of the charts shown, from the left and then below."""
-    titles = re.findall(r"held-out accuracy|training ·|calibration ·|rewards ·", app.screen_text)
-    return [title.removesuffix(" ·") for title in titles]
+    titles = re.findall(r"held-out accuracy|calibration  |◆ held out|rewards  ", app.screen_text)
+    return [title.strip() for title in titles]
 
 
 async def test_the_pane_matches_its_snapshot() -> None:
@@ -64,7 +64,7 @@ async def test_the_pane_shows_what_a_training_leaves(tmp_path: Path) -> None:
     config = reward_config(tmp_path, "run.name=a", "data.eval_fraction=0.3")
     train(config, preferences=labelled(60))
     async with workbench() as (app, pilot):
-        assert "step 6 of 6   42 comparisons, 18 held out" in app.text("heading")
+        assert "━━━━━━ 6/6 steps  42 comparisons, 18 held out" in app.text("heading")
         found = read_predictions(tmp_path / "runs/a" / HELD_OUT)
         assert f"{100 * found.report.accuracy.value:.1f}%" in app.screen_text
         assert app.pane.selected == found.pairs[0]
@@ -91,7 +91,7 @@ async def test_the_newest_run_is_shown_and_left_and_right_go_through_the_others(
             await settle(pilot)
             seen.append(app.text("heading"))
         assert [heading[0] for heading in seen] == ["c", "b", "a", "a", "b", "c", "c"]
-        assert "✓ done   step 75 of 75   600 comparisons, 200 held out   run 1 of 3" in seen[0]
+        assert "✓ done  ━━━━━━ 75/75 steps  600 comparisons, 200 held out  run 1 of 3" in seen[0]
         assert "run 3 of 3" in seen[2]
         await pilot.press("left")
         Run("d", 4)
@@ -111,17 +111,18 @@ async def test_a_live_run_is_followed_from_its_start_and_can_be_stopped() -> Non
         async with workbench() as (app, pilot):
             assert "Held-out pairs appear after the first evaluation" in app.screen_text
             assert "no steps yet" in app.screen_text
+            assert app.text("verdict") == "No verdict before the first evaluation."
             sink = ProgressFile(run.folder.progress)
             sink.emit(PhaseProgress(iteration=0, phase="score", done=3, total=12))
             run.report(evaluation(0, accuracy=0.5, accuracy_low=0.4, accuracy_high=0.6))
             run.keep([pair(1, -1.0), pair(2, 1.0)], iteration=0)
             await look(pilot)
-            assert "● loading the model   step 0 of 4   score 25%" in app.text("heading")
+            assert "● loading the model  25%  ────── 0/4 steps  X stop" in app.text("heading")
             assert "✗ 1 of 2" in app.text("pairs")
             run.report(StateChanged(state="training"), step(1), step(2), evaluation(2))
             sink.emit(PhaseProgress(iteration=3, phase="update", done=1, total=2))
             await look(pilot)
-            assert "● training   step 2 of 4   12s left   update 50%" in app.text("heading")
+            assert "● training, update  50%  ━━━─── 2/4 steps     12s left  X stop" in app.text("heading")
             await pilot.press("down")
             run.keep([pair(3, -2.0), pair(1, -1.0), pair(2, 1.0)], iteration=2)
             await look(pilot)
@@ -185,7 +186,7 @@ async def test_the_run_on_the_screen_is_chosen_whatever_its_folder() -> None:
         assert "No reward models in" in app.screen_text
         app.pane.reader.choose(Path("runs/b"))
         await settle(pilot)
-        assert app.text("heading").startswith("b   ✓ done")
+        assert app.text("heading").startswith("b  ✓ done")
 
 
 async def test_the_selected_pair_or_the_marked_ones_are_asked_for_again() -> None:
@@ -235,10 +236,10 @@ async def test_where_there_is_little_room_one_chart_is_shown_at_a_time() -> None
         for _ in range(5):
             seen += charts(app)
             await pilot.press("v")
-        assert seen == ["held-out accuracy", "training", "calibration", "rewards", "held-out accuracy"]
+        assert seen == ["held-out accuracy", "calibration", "◆ held out", "rewards", "held-out accuracy"]
         await pilot.resize_terminal(120, 40)
         await pilot.pause()
-        assert charts(app) == ["held-out accuracy", "training", "calibration", "rewards"]
+        assert charts(app) == ["held-out accuracy", "calibration", "◆ held out", "rewards"]
         before = app.screen_text
         await pilot.press("v")
         assert app.screen_text == before

@@ -1,17 +1,19 @@
 """Commands of the palette: all actions of the screen, the application and each pane.
 
 What is called like the query comes first, then what begins with it, then what contains all typed words, each ordered
-by kind. The kind that the query begins with comes before all others.
+by kind; an action whose description alone has the words is after samples. The kind that the query begins with comes
+before all others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from textual import actions
+from textual.app import App
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.dom import DOMNode
@@ -19,12 +21,14 @@ from textual.screen import Screen
 
 from workbench.kit.keys import remapped
 from workbench.kit.pane import Pane
-from workbench.text import fit_start, has_words
+from workbench.text import fit_start, has_words, padded
 
 KINDS = ("action", "run", "setting", "preset", "sample", "docs")
 _STEP = 1000.0  # between two kinds; Textual's own scores, and the places within a kind, are far below it
 _BEFORE = 30  # characters shown before the word that was found in a text
-MARGIN = 6  # columns beside a line of the palette, with its scroll bar
+_WIDEST = 112  # columns of the palette, as in its style
+_MARGIN = 6  # columns beside a line of the palette, with its scroll bar
+_NAME = 26  # columns of a name at least
 
 
 class Command(NamedTuple):
@@ -70,21 +74,29 @@ class WorkbenchCommands(Provider):
 
     async def discover(self) -> Hits:
         for command in commands(self.screen):
-            yield DiscoveryHit(self._line(command, Content(command.title)), command.run, command.title)
+            line = palette_line(self.app, Content(command.title), command.help, command.key)
+            yield DiscoveryHit(line, command.run, command.title)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         found = (one for one in commands(self.screen) if has_words(f"{one.title} {one.help}", query))
         for place, command in enumerate(found):
-            score = rank("action", command.name, query) if has_words(command.title, query) else 0
-            line = self._line(command, matcher.highlight(command.title))
+            by_title = has_words(command.title, query)
+            score = rank("action", command.name, query) if by_title else rank("sample", "", query)
+            title = matcher.highlight(command.title) if by_title else Content(command.title)
+            line = palette_line(self.app, title, command.help, command.key)
             yield Hit(score - place, line, command.run, command.title)
 
-    def _line(self, command: Command, title: Content) -> Content:
-        """Return the action, what it does as far as there is room, and its key at the right end."""
-        room = max(self.app.size.width - MARGIN - title.cell_length - cell_len(command.key) - 4, 1)
-        about = set_cell_size(fit_start(command.help, room), room)
-        return Content.assemble(title, "  ", (about, "not bold dim"), "  ", (command.key, "not bold"))
+
+def palette_line(app: App[Any], name: Content, detail: str, end: str) -> Content:
+    """Return a name, its detail in a column as far as there is room, and `end`, a key or a kind, at the right."""
+    room = min(app.size.width, _WIDEST) - _MARGIN - cell_len(end) - 2
+    widest = max(room - cell_len(detail) - 2, _NAME)  # a long name leaves room for a short detail
+    name = name.truncate(min(max(name.cell_length, _NAME), widest), ellipsis=True, pad=True)
+    room = max(room - name.cell_length - 2, 0)
+    about = padded(fit_start(detail, room), room)
+    style = "dim" if end in KINDS else "$text-accent"
+    return Content.assemble(name, "  ", (about, "not bold dim"), "  ", (end, f"not bold {style}"))
 
 
 class PaletteEntry(NamedTuple):
@@ -100,19 +112,23 @@ def rank(kind: str, name: str, query: str) -> float:
     """Return the score of what contains the words of `query`.
 
     First the kind that the query begins with; then what is called like it, what begins with it, and the others, by
-    kind.
+    kind. A setting is also called like the last part of its key.
     """
     first, wanted = query.casefold().partition(" ")[0], query.casefold().strip()
     kinds = len(KINDS)
     if first == kind:
         return _STEP * 4 * kinds
-    called = 2 if name.casefold() == wanted else name.casefold().startswith(wanted)
+    names = (name.casefold(), name.casefold().rpartition(".")[2])
+    called = 2 if wanted in names else any(one.startswith(wanted) for one in names)
     return _STEP * (called * kinds + kinds - KINDS.index(kind))
 
 
 def around(text: str, words: str) -> str:
-    """Return `text` from a little before `words`, or before the first of them if they are apart."""
+    """Return `text` from some words before `words`, or before the first of them if they are apart."""
     text_folded, words = text.casefold(), words.casefold()
     start = text_folded.find(words)
     start = text_folded.find((words.split() or [""])[0]) if start < 0 else start
-    return f"…{text[start - _BEFORE :]}" if start > _BEFORE else text
+    if start <= _BEFORE:
+        return text
+    before = text[start - _BEFORE : start]
+    return f"…{before.partition(' ')[2] or before}{text[start:]}"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from rich.cells import cell_len
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -15,13 +17,14 @@ from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import ScrollableContainer, Vertical, VerticalScroll
+from textual.events import Resize
 from textual.screen import Screen
 from textual.widgets import Input, Markdown, Static
 
 from workbench.kit.command_provider import PaletteEntry, around
 from workbench.kit.dialog import Dialog
 from workbench.kit.drawing import scroll_bindings
-from workbench.kit.keys import keys_of, remapped, with_keys
+from workbench.kit.keys import remapped, with_keys
 from workbench.kit.pane import Pane
 from workbench.text import has_words, visible
 
@@ -29,6 +32,9 @@ EVERYWHERE = "Everywhere"
 UNAVAILABLE = "Unavailable now"
 FOCUSED = "Where the cursor is"  # the keys of Textual's own widgets: fields, lists
 
+_TWO = 96  # columns from which the keys are in two columns
+_WIDEST_KEYS = 16  # columns of keys at most
+_MARKS = re.compile(r"<!--.*?-->|^[-|: ]+$|\]\([^)]*\)|[`*#|\[\]]", re.DOTALL | re.MULTILINE)  # of Markdown
 _SCROLLING = {binding.action for binding in Binding.make_bindings(ScrollableContainer.BINDINGS)}  # known to all
 
 
@@ -44,12 +50,14 @@ class HelpRow(NamedTuple):
     description: str
     tooltip: str
     in_force: bool  # whether the keys work now: not while text is typed, nor where the action does not apply
+    in_footer: bool = True  # unlike those that move a cursor, and others of less importance
 
 
 def help_rows(app: App[Any], pane: Explained) -> list[HelpRow]:
     """Return the keys of `pane`, of the current screen and the app, and of the focused widget, in this order.
 
-    Keys that do not work now are included: a key that a text field swallows still belongs to the pane.
+    In each group, those that the footer shows come first. Keys that do not work now are included: a key that a text
+    field swallows still belongs to the pane.
     """
     active = app.screen.active_bindings
     focused = list(app.focused.ancestors_with_self) if app.focused is not None else []
@@ -66,11 +74,11 @@ def help_rows(app: App[Any], pane: Explained) -> list[HelpRow]:
         group = EVERYWHERE if everywhere else pane.TITLE if pane is not None and binding.id else FOCUSED
         now = active.get(binding.key)
         in_force = now is not None and now.enabled and now.node is node and now.binding.action == binding.action
-        row = rows.get(name, HelpRow(group, "", binding.description, binding.tooltip, False))
+        row = rows.get(name, HelpRow(group, "", binding.description, binding.tooltip, False, binding.show))
         keys = " ".join(dict.fromkeys([*row.keys.split(), app.get_key_display(binding)]))
         rows[name] = row._replace(keys=keys, in_force=row.in_force or in_force)
     order = {EVERYWHERE: 1, FOCUSED: 2}
-    return sorted(rows.values(), key=lambda row: order.get(row.group, 0))
+    return sorted(rows.values(), key=lambda row: (order.get(row.group, 0), not row.in_footer))
 
 
 def about(pane: Pane | Dialog[Any]) -> str:
@@ -113,15 +121,13 @@ class HelpScreen(Dialog[None]):
                 yield Static(id="help-rows", markup=False)
 
     def on_mount(self) -> None:
-        keys = keys_of(self)
-        hints = [("help.search", "search"), ("help.read", "read more"), ("help.close", "close")]
-        self.query_one("#help").border_subtitle = "   ".join(f"{keys[key]} {what}" for key, what in hints)
         self._show()
         self.query_one(VerticalScroll).focus()
 
     @on(Input.Changed)
+    @on(Resize)
     def _show(self) -> None:
-        """Show the purpose of the pane, then a column of keys and one of what they do; long texts wrap in theirs.
+        """Show the purpose of the pane, then its keys and what they do, in two columns where there is room.
 
         Only the rows with every word of the search are shown. Keys that do not work now are last.
         """
@@ -130,23 +136,31 @@ class HelpScreen(Dialog[None]):
             self.get_component_rich_style(f"help--{part}", partial=True)
             for part in ("group", "key", "description", "unavailable")
         )
-        table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-        table.add_column(max_width=16)
-        table.add_column(ratio=1)
         found = [row for row in self._rows if has_words(" ".join(row[:4]), query)]
-        group = None
+        groups: dict[str, list[list[Text]]] = {}  # cells of the rows, by heading
         for row in sorted(found, key=lambda row: not row.in_force):
-            heading = row.group if row.in_force else UNAVAILABLE
-            if heading != group:
-                group = heading
-                table.add_row("", Text(f"\n{group}", group_style))
             styles = (key_style, description_style) if row.in_force else (unavailable_style, unavailable_style)
-            what = row.tooltip or row.description
-            table.add_row(Text(row.keys, styles[0]), Text(f"{what[:1].upper()}{what[1:]}", styles[1]))
+            what = row.tooltip or row.description.capitalize()
+            cells = [Text(row.keys, styles[0]), Text(f"{what[:1].upper()}{what[1:]}", styles[1])]
+            groups.setdefault(row.group if row.in_force else UNAVAILABLE, []).append(cells)
+        columns = 2 if self.query_one(VerticalScroll).content_size.width >= _TWO else 1
+        wide = min(max((cell_len(row.keys) for row in found), default=0), _WIDEST_KEYS)
         above = about(self._pane) if self._pane and not query else ""
         if not found:
             above = f"No keys match {visible(query)}."
-        self.query_one("#help-rows", Static).update(Group(*([Text(above)] if above else []), table))
+        parts: list[Text | Table] = [Text(above)] if above else []
+        for heading, rows in groups.items():
+            halves, most = Table.grid(expand=True), -(-len(rows) // columns)
+            tables = [Table.grid(padding=(0, 2, 0, 0), expand=True) for _ in range(columns)]
+            for place, table in enumerate(tables):
+                halves.add_column(ratio=1)
+                table.add_column(width=wide)
+                table.add_column(ratio=1)
+                for cells in rows[place * most : (place + 1) * most]:
+                    table.add_row(*cells)
+            halves.add_row(*tables)
+            parts += [Text(f"\n{heading}", group_style), halves]
+        self.query_one("#help-rows", Static).update(Group(*parts))
 
     @on(Input.Submitted)
     def _leave_search(self) -> None:
@@ -203,13 +217,13 @@ class DocScreen(Dialog[None]):
 
 async def find_pages(screen: Screen[object], words: str) -> list[PaletteEntry]:
     """Find pages of the documentation by their words; a page with the words as typed comes first."""
-    texts = {page: " ".join(text.split()) for page, text in (await asyncio.to_thread(pages)).items()}
+    texts = {page: " ".join(_MARKS.sub("", text).split()) for page, text in (await asyncio.to_thread(pages)).items()}
     found = [page for page, text in texts.items() if has_words(f"{page} {text}", words)]
     found.sort(key=lambda page: words.casefold() not in texts[page].casefold())
     return [
         PaletteEntry(
             page,
-            f"{page}.md  {around(texts[page], words)}",
+            around(texts[page], words),
             lambda page=page: screen.app.push_screen(DocScreen(page)),  # type: ignore[misc]
         )
         for page in found

@@ -13,15 +13,15 @@ from textual.screen import Screen
 from workbench.config.fields import search
 from workbench.config.files import sources
 from workbench.config.pane import ConfigPane
-from workbench.kit.command_provider import MARGIN, PaletteEntry, around, rank
+from workbench.kit.command_provider import PaletteEntry, around, palette_line, rank
 from workbench.kit.help import find_pages
 from workbench.run.run_listing import read_runs
 from workbench.runs.pane import RunsPane
 from workbench.samples.pane import SamplesPane
-from workbench.text import fit_start, has_words, score_text, visible
+from workbench.text import has_words, score_text, visible
 
 _MOST = 20  # lines of a kind
-_WIDEST = 100  # characters of a name or a detail
+_LONGEST = 500  # characters of a name or a detail
 
 
 async def find_runs(screen: Screen[object], words: str) -> list[PaletteEntry]:
@@ -77,17 +77,15 @@ FINDERS: dict[str, Callable[[Screen[object], str], Awaitable[Sequence[PaletteEnt
 
 
 class Finder(Provider):
-    """Provider of settings, presets, pages of the documentation, runs and samples. Their lines begin with the kind."""
+    """Provider of settings, presets, pages of the documentation, runs and samples. Their lines end with the kind."""
 
     async def search(self, query: str) -> Hits:
-        width = min(self.app.size.width - MARGIN, _WIDEST)
         first, _, rest = query.partition(" ")
         for kind, find in FINDERS.items():
             words = rest if first.casefold() == kind else query
             for place, found in enumerate((await find(self.screen, words))[:_MOST]):
-                name = fit_start(visible(found.name), width - len(kind) - 1)
-                detail = fit_start(visible(found.detail), width)
-                line = Content.assemble((f"{kind} ", "not bold"), name, (f"\n{detail}", "not bold dim"))
+                name, detail = (visible(text[:_LONGEST]) for text in (found.name, found.detail))
+                line = palette_line(self.app, Content(name), detail, kind)
                 yield Hit(rank(kind, name, query) - place, line, partial(self._open, found), text=f"{kind} {name}")
 
     async def _open(self, found: PaletteEntry) -> None:

@@ -85,20 +85,19 @@ class MainScreen(MountedWhole, Screen[None]):
             id="alarm.fix",
             tooltip="Apply the first fix of the most severe alarm, if you agree",
         ),
-        Binding("f2", "show_pane('config')", "Config", show=False, id="pane.config", tooltip="Go to Config"),
-        Binding("f3", "show_pane('training')", "Training", show=False, id="pane.training", tooltip="Go to Training"),
-        Binding("f4", "show_pane('samples')", "Samples", show=False, id="pane.samples", tooltip="Go to Samples"),
-        Binding("f5", "show_pane('label')", "Label", show=False, id="pane.label", tooltip="Go to Label"),
-        Binding(
-            "f6",
-            "show_pane('reward-model')",
-            "Reward model",
-            show=False,
-            id="pane.reward-model",
-            tooltip="Go to Reward model",
+        *(
+            Binding(key, f"show_pane('{pane}')", title, show=False, id=f"pane.{pane}", tooltip=f"Go to {title}: {what}")
+            for key, pane, title, what in (
+                ("f9", "home", "Home", "the next step, and the runs"),
+                ("f2", "config", "Config", "settings and presets"),
+                ("f3", "training", "Training", "charts, alarms and events"),
+                ("f4", "samples", "Samples", "responses, token by token"),
+                ("f5", "label", "Label", "compare answers"),
+                ("f6", "reward-model", "Reward model", "its accuracy and pairs"),
+                ("f8", "log", "Log", "alerts and output of libraries"),
+            )
         ),
         Binding("f7", "show_runs", "Runs", show=False, id="pane.runs", tooltip="Go to the runs, in Home"),
-        Binding("f8", "show_pane('log')", "Log", show=False, id="pane.log", tooltip="Go to Log"),
         Binding(
             "left_parenthesis",
             "step_pane(-1)",
@@ -110,7 +109,6 @@ class MainScreen(MountedWhole, Screen[None]):
         Binding(
             "right_parenthesis", "step_pane(1)", "next pane", show=False, id="pane.next", tooltip="Go to the next pane"
         ),
-        Binding("f9", "show_pane('home')", "Home", show=False, id="pane.home", tooltip="Go to Home"),
         Binding("z", "zoom", "zoom", id="pane.zoom", tooltip="Enlarge this pane, or show all panes again"),
         Binding("escape", "put_away", "hide message", show=False, id="app.put_away", tooltip="Hide the message on top"),
     ]

@@ -185,7 +185,7 @@ def pair_text_lines(pair: PairPrediction, width: int) -> list[Line]:
         heading = fit_start(f"{name}   reward {reward}   {counted(tokens, 'token')}", across)
         blocks.append([[(heading, "heading" if pair.is_tie else role)], *lines_of(text, across)])
     if across == width:
-        return [*lines, *blocks[0], [], *blocks[1]]
+        return [*lines, *blocks[0], [], *blocks[1], []]
     return [*lines, *beside(blocks, across, (_BETWEEN, "axis"))]
 
 

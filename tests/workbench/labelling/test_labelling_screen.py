@@ -235,7 +235,8 @@ async def test_without_a_run_the_configuration_on_the_screen_takes_the_reward_mo
     async with workbench() as (screen, pilot):
         await pilot.press("f5", "T")
         await until(pilot, lambda: isinstance(screen.app.screen, ConfirmScreen))
-        await until(pilot, lambda: "⚠ No pairs were held out" in screen_text(screen.app.screen))
+        await until(pilot, lambda: "⚠ Not finished: step 2 of 12." in screen_text(screen.app.screen))
+        assert "No verdict before the first evaluation." in screen_text(screen.app.screen)
         await press_when_asked(pilot, "y")
         await until(pilot, lambda: screen.app.screen is screen)
         config = screen.query_one(ConfigPane).document.config

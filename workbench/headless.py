@@ -44,7 +44,7 @@ from workbench.run.sentences import (
 )
 from workbench.run.view import RunView
 from workbench.system import output
-from workbench.text import duration, fit_start, gigabytes, number, packed, score_text, visible
+from workbench.text import duration, fit_start, gigabytes, number, packed, rate, score_text, visible
 
 _TAIL = (("speed", "tok/s", 8), ("memory", "GB", 8), ("time", "s", 9), ("left", "", 10))
 _POLICY = "magenta"
@@ -128,7 +128,7 @@ def row(event: Numbers, view: RunView) -> str:
     cells = [
         f"{event.iteration}/{view.total}",
         *(number(metric.of(event), metric.digits, width=width - 1) for metric, (_, _, width) in metrics),
-        f"{event.tokens_per_second:.0f}",
+        rate(event.tokens_per_second),
         f"{event.memory_bytes / 1e9:.1f}",
         f"{seconds(event):.1f}",
         duration(view.seconds_left()),
@@ -294,7 +294,7 @@ def _status(view: RunView) -> list[Text]:
         bar = (("━" * filled, _POLICY), ("─" * (_BAR - filled), "dim"))
         pieces.append(Text.assemble(f"{visible(phase.phase)} ", *bar, f" {phase.done}/{phase.total}"))
     if (last := view.last) is not None:
-        pieces.append(Text(f"{last.tokens_per_second:.0f} tok/s"))
+        pieces.append(Text(f"{rate(last.tokens_per_second)} tok/s"))
         pieces.append(Text(gigabytes(last.memory_bytes)))
         pieces.append(Text(f"ETA {duration(view.seconds_left())}"))
     return pieces

@@ -268,6 +268,11 @@ def percent(share: float | None, digits: int = 0) -> str:
     return text if text == "-" else f"{text}%"
 
 
+def rate(per_second: float) -> str:
+    """Format a rate, with a decimal below 100."""
+    return f"{per_second:.{int(per_second < 100)}f}"
+
+
 def duration(seconds: float) -> str:
     """Format `seconds` for a reader: 4.2s, 42s, 6m 20s, 3h 05m; - when unknown (NaN or infinite)."""
     if not math.isfinite(seconds):

@@ -14,7 +14,7 @@ from workbench.run.metrics import Metric
 from workbench.text import number
 
 _LARGEST = sys.float_info.max
-_DECAY = 0.9  # of the moving average, per iteration
+_DECAY = 0.9
 
 
 class Window(NamedTuple):
@@ -112,10 +112,10 @@ def window_over(histories: Sequence[MetricHistory]) -> Window:
     return window._replace(first=min(first for first, _ in ends), last=max(last for _, last in ends))
 
 
-def moving_average(buckets: Iterable[Bucket | None]) -> list[float]:
+def moving_average(buckets: Iterable[Bucket | None], decay: float = _DECAY) -> list[float]:
     """Return the exponential moving average after each bucket, started at the first value; NaN where it has none.
 
-        m_t = d m_{t-1} + (1 - d) x_t,   shown as m_t / (1 - d^t),   d = 0.9 per iteration
+        m_t = d m_{t-1} + (1 - d) x_t,   shown as m_t / (1 - d^t),   d: the decay per iteration
 
     A bucket of n values counts as n times its mean.
     """
@@ -126,7 +126,7 @@ def moving_average(buckets: Iterable[Bucket | None]) -> list[float]:
         if bucket is None or not count:
             averages.append(float("nan"))
             continue
-        kept = _DECAY**count
+        kept = decay**count
         weight = kept * weight + 1 - kept
         gain = (1 - kept) / weight
         average = within_floats(average * (1 - gain) + bucket.mean * gain)

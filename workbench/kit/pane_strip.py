@@ -18,7 +18,7 @@ from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
 from workbench.run.sentences import SIGNS, errors, level_sign, state_words, title, urgent_first
 from workbench.run.view import STARTING, RunView
-from workbench.text import duration, gigabytes, packed, visible
+from workbench.text import duration, gigabytes, packed, rate, visible
 
 _GAP = "   "
 _BAR = 16  # columns of the phase's progress
@@ -76,7 +76,7 @@ def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
     if (last := view.last) is not None:
         if not is_left:
             pieces.append(Content(f"ETA {duration(view.seconds_left()):<{_ETA if moves else 0}}"))
-        pieces.append(Content(f"{last.tokens_per_second:>{4 if moves else 0}.0f} tok/s"))
+        pieces.append(Content(f"{rate(last.tokens_per_second):>{4 if moves else 0}} tok/s"))
         pieces.append(Content(gigabytes(last.memory_bytes)))
     return pieces
 

@@ -113,7 +113,7 @@ METRICS = (
     Metric("grad_norm", "gradient norm", "", "", 3, low=0, least_span=0.1, log=True),
     # Of the gradient on a shared trunk; above, the critic moves the policy more than the reward does.
     Metric("critic_share", "critic share", "", "%", 0, 100, low=0, high=100, threshold=50, extra=True, optional=True),
-    Metric("tokens_per_second", "speed", "", "tok/s", 0, low=0, least_span=10),
+    Metric("tokens_per_second", "speed", "", "tok/s", 1, low=0, least_span=10),
 )
 DEFAULT = tuple(metric for metric in METRICS if not metric.extra)
 
@@ -133,7 +133,7 @@ _REWARDS = (
 _STEP = (
     Metric("grad_norm", "gradient norm", "grad", "", 2, low=0, least_span=0.1, log=True),
     Metric("learning_rate", "learn. rate", "lr", "1e-6", 2, 1e6, low=0, least_span=0.1),
-    Metric("tokens_per_second", "speed", "", "tok/s", 0, low=0, least_span=10),
+    Metric("tokens_per_second", "speed", "", "tok/s", 1, low=0, least_span=10),
 )
 
 METRICS_OF_KIND = {

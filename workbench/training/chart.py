@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -12,7 +13,7 @@ from workbench.kit.axes import Axis, Window, moving_average, number_text, scale_
 from workbench.kit.drawing import OVERLAYS
 from workbench.kit.glyphs import DOTS_ACROSS, Canvas, dot_row, row_of, with_axis
 from workbench.run.history import Bucket, MetricHistory
-from workbench.run.metrics import Metric
+from workbench.run.metrics import MAIN, Metric
 from workbench.run.view import Mark
 from workbench.text import MISSING, Line, Piece, fit_end, line_of, plain, visible
 from workbench.training.metric_grid import LIMIT, Charted, change_text, reading_at
@@ -21,6 +22,9 @@ from workbench.training.timeline import sign_of
 DOT = "•"  # a single value
 LETTERS = "abcde"[:OVERLAYS]  # of the other runs, in the legend and at the ends of their lines
 _ROLES = ("series", *(f"run-{number}" for number in range(1, OVERLAYS + 1)))
+_SECOND = "reference"  # role of the second main metric, unless other runs are beside it
+_SPREAD, _SPREAD_DECAY = "axis", 0.75  # a batch's own deviation is mostly noise
+_CUT = "▾▴"  # a value below the axis, or above it
 _LABELS = (4, 8)  # columns of the y axis's numbers: usually, and where they are long
 _COLUMNS_A_TICK = 12
 _COLUMNS_A_DOT = 6  # between single values that are marked
@@ -54,24 +58,29 @@ def metric_chart(
     selected: bool = False,
     marks: Sequence[Mark] = (),
     others: Sequence[tuple[str, MetricHistory]] = (),
+    enlarged: bool = True,
 ) -> tuple[list[Line], range]:
     """Return a chart as at most `height` lines of `width` columns, and the columns of its plot.
 
-    They are title, plot, the iterations on their axis, and a line each for marks and for the names of other runs (at
-    most five), if there are any. Reads two buckets per column of the plot for each run, however long the run is.
+    They are title, plot, the iterations on their axis, and a line each for the names of other runs (at most five) and,
+    in an enlarged chart, for marks, if there are any. Alarms are marked on the curve. Reads two buckets per column of
+    the plot for each run, however long the run is.
     """
-    down = max(height - 2 - bool(marks) - bool(others), 1)
+    down = max(height - 2 - (enlarged and bool(marks)) - bool(others), 1)
+    is_second = metric.field == MAIN[charted.window.history.kind][1] and not others
+    roles = (_SECOND if is_second else _ROLES[0], *_ROLES[1:])
     windows = [charted.window, *(charted.window.beside(history) for _, history in others)]
     for left in _LABELS:
         across = max(width - left - 1 - bool(others), 1)  # with a column for the letters at the ends of lines
         curves = [
             _Curve(window, window.points(metric, DOTS_ACROSS * across), role)
-            for role, window in zip(_ROLES, windows, strict=False)
+            for role, window in zip(roles, windows, strict=False)
         ]
         edges = [math.nan] * len(curves[0].points)  # a deviation of the batch, at each point of this run
         if metric.spread and metric.spread in charted.window.history.names:
             spread = metric._replace(field=metric.spread)
-            edges = [bucket.mean for _, bucket in charted.window.points(spread, DOTS_ACROSS * across)]
+            points = charted.window.points(spread, DOTS_ACROSS * across)
+            edges = moving_average((bucket for _, bucket in points), _SPREAD_DECAY)
         means = [bucket.mean for _, bucket in curves[0].points]
         ranges = [(bucket.low, bucket.high) for curve in curves for _, bucket in curve.points]
         ranges += [(mean - edge, mean + edge) for mean, edge in zip(means, edges, strict=True) if math.isfinite(edge)]
@@ -79,19 +88,29 @@ def metric_chart(
         labels = tick_rows(scale, down)
         if max(map(len, labels.values()), default=0) <= left:
             break
-    plot = _drawn(curves, edges, scale, across, down, average=charted.average)
-    is_named = _mark_plot(plot, charted, metric, curves[0], scale)
+    limit = None
+    if metric.threshold is not None and scale.holds(metric.threshold):
+        limit = row_of(scale.position(metric.threshold), down)
+        labels[limit] = f"{metric.threshold:g}"
+    plot, is_named = _drawn(charted, metric, curves, edges, scale, limit, across, down)
+    is_alarmed = _mark_plot(plot, charted, metric, curves[0], scale, marks)
     if others:
         plot = [[*cells, (" ", "text")] for cells in plot]
         for number, curve in enumerate(curves[1:]):
             _put_letter(plot, number, curve, scale)
     title = _title(charted, metric, curves[0], width, selected=selected, threshold=not is_named)
+    legend: Line = [("⣀⡠⠤ mean", roles[0]), ("  ⠐⠐⠐ spread", _SPREAD)] if metric.spread and not others else []
+    legend += [("  ⚠ alarm", "alert")] if is_alarmed else []
+    if legend := fitting(legend, width - len(plain(title)) - 3):
+        title += [(" " * (width - len(plain(title)) - len(plain(legend)) - 1), "text"), *legend]
     lines = [title, *with_axis(plot, labels, left)]
+    if limit is not None:
+        lines[1 + limit][0] = (lines[1 + limit][0][0], "target")
     lines.append([(" " * left, "text"), ("└", "axis"), *_iteration_axis(charted, across)])
-    if marks:
+    if enlarged and marks:
         lines.append([(" " * (left + 1), "text"), *_mark_line(marks, charted.window, across)])
     if others:
-        legend: Line = [(" ─ this run", _ROLES[0])]
+        legend = [(" ─ this run", _ROLES[0])]
         room = (width - len(legend[0][0])) // len(others) - 4
         for number, (name, _) in enumerate(others):
             legend.append((f"  {LETTERS[number]} {fit_end(visible(name), room)}", _ROLES[number + 1]))
@@ -101,49 +120,74 @@ def metric_chart(
 
 
 def _drawn(
-    curves: Sequence[_Curve], edges: Sequence[float], scale: Axis, across: int, down: int, *, average: bool
-) -> list[list[Piece]]:
-    """Return the cells of the plot: the first curve above the others and its spread. edges: its deviations."""
+    charted: Charted,
+    metric: Metric,
+    curves: Sequence[_Curve],
+    edges: Sequence[float],
+    scale: Axis,
+    limit: int | None,
+    across: int,
+    down: int,
+) -> tuple[list[list[Piece]], bool]:
+    """Return the cells of the plot, and whether the line of the threshold has its name in it.
+
+    The first curve is above the others, they are above the threshold, in row `limit`, and that is above the spread and
+    the range of the first curve. edges: its deviations.
+    """
     means = [bucket.mean for _, bucket in curves[0].points]
-    canvas = Canvas(across, down)
+    behind, canvas = Canvas(across, down), Canvas(across, down)
     for side in (-1, 1):
         ends = [mean + side * edge for mean, edge in zip(means, edges, strict=True)]
         ends = [end if math.isfinite(end) and scale.holds(end) else math.nan for end in ends]
-        canvas.curve(curves[0].line(ends, scale), "axis", dotted=True)
+        behind.curve(curves[0].line(ends, scale), _SPREAD, dotted=True)
     for x, bucket in curves[0].points:
         if bucket.low < bucket.high:
             high, low = (dot_row(scale.position(end), down) for end in (bucket.high, bucket.low))
-            canvas.column(x, high, low, "axis")
+            behind.column(x, high, low, _SPREAD)
     for curve in reversed(curves):
         canvas.curve(curve.line((bucket.mean for _, bucket in curve.points), scale), curve.role)
-    if average:
+    if charted.average:
         canvas.curve(curves[0].line(moving_average(bucket for _, bucket in curves[0].points), scale), "ema")
-    return canvas.rows()
+    below, above, is_named = behind.rows(), canvas.rows(), False
+    if limit is not None:
+        text, cells = f" {_threshold_text(metric)} "[2:], [(LIMIT, "target")] * across
+        for start in (across - len(text), 2):
+            if not is_named and start >= 0 and all(cell == " " for cell, _ in above[limit][start : start + len(text)]):
+                is_named = True
+                cells[start : start + len(text)] = [(character, "target") for character in text]
+        below[limit] = cells
+    layers = zip(below, above, strict=True)
+    return [[b if a[0] == " " else a for b, a in zip(*rows, strict=True)] for rows in layers], is_named
 
 
-def _mark_plot(plot: list[list[Piece]], charted: Charted, metric: Metric, curve: _Curve, scale: Axis) -> bool:
-    """Mark threshold, cursor, single values and missing ones in the plot; return whether the threshold has its name."""
-    across, is_named = len(plot[0]), False
-    if len(curve.points) * _COLUMNS_A_DOT <= across:
-        for x, bucket in curve.points:
-            if not math.isnan(bucket.mean):
-                plot[row_of(scale.position(bucket.mean), len(plot))][x // DOTS_ACROSS] = (DOT, "series")
-    if metric.threshold is not None and scale.holds(metric.threshold):
-        row, text = row_of(scale.position(metric.threshold), len(plot)), f"{_threshold_text(metric)} "
-        cells = plot[row] = [(LIMIT, "target") if cell == " " else (cell, role) for cell, role in plot[row]]
-        starts = [start for start in (across - len(text), 2) if 0 <= start <= across - len(text)]
-        free = [start for start in starts if all(cell == LIMIT for cell, _ in cells[start : start + len(text)])]
-        for start in free[:1]:
-            is_named = True
-            cells[start : start + len(text)] = [(character, "target") for character in text]
+def _mark_plot(
+    plot: list[list[Piece]], charted: Charted, metric: Metric, curve: _Curve, scale: Axis, marks: Sequence[Mark]
+) -> bool:
+    """Mark cursor, single values, cut and missing ones, and alarms in the plot; return whether it has an alarm."""
+    across, is_alarmed, window = len(plot[0]), False, charted.window
+    is_young = len(curve.points) * _COLUMNS_A_DOT <= across
+    for x, bucket in curve.points:
+        if not math.isnan(bucket.mean):
+            row, column = row_of(scale.position(bucket.mean), len(plot)), x // DOTS_ACROSS
+            if not scale.holds(bucket.mean):
+                plot[row][column] = (_CUT[row == 0], curve.role)
+            elif is_young:
+                plot[row][column] = (DOT, curve.role)
     if charted.iteration is not None:
-        column = _column_of(charted.window, charted.iteration, across)
+        column = _column_of(window, charted.iteration, across)
         for cells in plot:
             cells[column] = ("│" if cells[column][0] in (" ", LIMIT) else cells[column][0], "cursor")
     for x, bucket in curve.points:
         if bucket.missing:
             plot[-1][x // DOTS_ACROSS] = (MISSING, "missing")
-    return is_named
+    for mark in sorted(marks, key=lambda mark: mark.level == "error"):
+        if mark.level in ("", "info") or not window.first <= mark.iteration <= window.last:
+            continue
+        value = reading_at(replace(charted, at=window.history.index_of(mark.iteration)), metric).value
+        if math.isfinite(value):
+            is_alarmed, row = True, row_of(scale.position(value), len(plot))
+            plot[row][_column_of(window, mark.iteration, across)] = sign_of(mark)
+    return is_alarmed
 
 
 def _put_letter(plot: list[list[Piece]], number: int, curve: _Curve, scale: Axis) -> None:

@@ -31,7 +31,6 @@ _TALLEST_CELL = 4
 _EVENTS = 13  # most lines of events
 _HISTOGRAM = 3
 _BESIDE = 110  # columns in which the scores fit beside the events
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
 _MOST_BINS = 40
 _WIDEST_BIN = 3  # columns
 _DIGITS = 2
@@ -60,7 +59,7 @@ class Layout(NamedTuple):
 class Shown:
     """Values that the overview draws. The first metrics have the charts of the layout, the others cells.
 
-    An enlarged metric is alone, with marks below its chart and further runs in it, or with a drawing beside it.
+    An enlarged metric is alone, with all marks below its chart and further runs in it, or with a drawing beside it.
     """
 
     charted: Charted
@@ -173,6 +172,7 @@ def _charts(shown: Shown, width: int) -> tuple[list[Line], list[Zone]]:
                 selected=number == shown.selected,
                 marks=shown.marks,
                 others=shown.others,
+                enlarged=len(shown.metrics) == 1,
             )
         top = len(lines) if stacked else 0
         place = range(start + plot.start, start + plot.stop)
@@ -210,37 +210,27 @@ def _grid(shown: Shown, width: int, top: int) -> tuple[list[Line], list[Zone]]:
 
 
 def time_line(seconds: Mapping[str, float], iteration: int, width: int) -> Line:
-    """Return a line of at most `width` columns: each phase with a bar as long as its share of the time and its seconds.
+    """Return a line of at most `width` columns: a piece for each phase as long as its share of the time.
 
-    Where names and seconds leave no room for bars, the heading gets shorter; then the shortest phases become one,
-    `other`.
+    In it are its name and its seconds, as far as they fit.
     """
     spent = {phase: value for phase, value in seconds.items() if math.isfinite(value) and value > 0}
     if not spent:
         return []
-    total = duration(sum(spent.values()))
-    headings = [f" where the time of iteration {iteration} went   {total}", f" iteration {iteration}  {total}"]
-    other = 0.0
-    while True:
-        phases = {**spent, "other": other} if other else spent
-        heading = headings[0] if headings else f" {total}"
-        gap = " " if headings else ""
-        texts = [(f"{gap} {phase} ", f"{gap}{duration(value)}") for phase, value in phases.items()]
-        room = width - len(heading) - sum(len(before) + len(after) for before, after in texts)
-        if room >= len(phases) * (4 * len(headings) or 1):
-            break
-        if headings:
-            del headings[0]
-        elif len(spent) > 1:
-            other += spent.pop(min(spent, key=lambda phase: spent[phase]))
-        else:
-            return [(fit_start(heading, width), "muted")]
-    line: Line = [(heading, "muted")]
-    for (before, after), value in zip(texts, phases.values(), strict=True):
-        # Of eighths of a column, at least one each; in columns, together at most the room.
-        whole, rest = divmod(1 + math.floor(value / sum(phases.values()) * 8 * (room - len(phases))), 8)
-        line += [(before, "muted"), ("█" * whole + _EIGHTHS[rest].strip(), "series"), (after, "text")]
-    return line
+    total = sum(spent.values())
+    heading = f" time of iteration {iteration}  {duration(total)} "
+    if len(heading) > width // 4:
+        heading = f" {duration(total)} "
+    line: Line = [(fit_start(heading, width), "muted")]
+    room, start, done = width - len(heading) - 2, 0, 0.0
+    for phase, value in spent.items() if room > 0 else ():
+        done += value / total
+        start, columns = round(done * room), round(done * room) - start - 1
+        if columns >= 0:
+            wanted = (f" {phase} {duration(value)} ", f" {phase} ", fit_start(phase, columns) if columns > 3 else "")
+            text = next(text for text in wanted if len(text) <= columns)
+            line += [("┼" if len(line) > 1 else "├", "axis"), (text, "text"), ("─" * (columns - len(text)), "axis")]
+    return [*line, ("┤", "axis")] if len(line) > 1 else line
 
 
 def histogram(scores: Sequence[float], iteration: int, width: int, height: int) -> list[Line]:

@@ -26,8 +26,8 @@ from workbench.kit.keys import hidden_key, keys_of
 from workbench.kit.pane import Badge, Pane
 from workbench.run.history import MetricHistory
 from workbench.run.metrics import DEFAULT, MAIN, METRICS, Metric
-from workbench.run.sentences import in_brief, level_sign, rank_texts, state_words, urgent_first
-from workbench.run.view import Mark, RunView
+from workbench.run.sentences import level_sign, rank_texts, state_words, urgent_first
+from workbench.run.view import RunView
 from workbench.text import Line
 from workbench.training.alarms import alarm_lines
 from workbench.training.critic import critic_of
@@ -74,15 +74,17 @@ class TrainingPane(Pane):
     TITLE = "Training"
     HELP = (
         "Active alarms are on top. Below them are charts of the two main metrics (dotted: a standard deviation of the "
-        "batch on either side), the other metrics with their values, where the time went, and events.\n"
+        "batch on either side, averaged over about 4 iterations; ⚠ and ✖: alarms), the other metrics with their "
+        "values, where the time went, and events, the newest first.\n"
         "A run on several processes has a line for each of them, with what it did in the newest iteration.\n"
         "{training.plot} plots score against KL, with the runs that are marked in Home.\n"
         "{training.enlarge} on the explained variance also shows the critic's calibration: tokens in fifths by the "
         "return that it predicted. A bar that ends below its ◂ got less than that.\n"
         "{training.left} and {training.right} move a cursor over the iterations: values and samples are then of that "
         "iteration.\n"
-        "× marks a number that was NaN or infinite, ! a value past its limit ┄, a gap a missing iteration. "
-        "Metrics that this run does not record, or that never change, are hidden."
+        "× marks a number that was NaN or infinite, ! a value past its limit ┄, ▾ and ▴ a value "
+        "beyond the axis, a gap a missing iteration. Metrics that this run does not record, or that never change, "
+        "are hidden."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "mode('one')", "enlarge", id="training.enlarge", tooltip="Draw this metric as a large chart"),
@@ -316,7 +318,7 @@ class TrainingPane(Pane):
                 metrics=self._metrics if is_all else self._metrics[self._selected : self._selected + 1],
                 selected=self._selected if is_all else 0,
                 layout=shared,
-                marks=() if is_all else view.marks,
+                marks=view.marks,
                 others=self._beside(),
                 drawing=critic,
             )
@@ -346,8 +348,7 @@ class TrainingPane(Pane):
 
         scores, timeline = self.query_one("#training-scores", Drawn), self.query_one(Timeline)
         scores.show(partial(histogram, *self._scores))
-        evaluations = [Mark(e.iteration, "evaluation", in_brief(e)) for e in view.newest_evaluations]
-        events = timeline.show(view.marks, evaluations)
+        events = timeline.show(view.marks)
         shared = layout(
             width,
             height,

@@ -1,4 +1,4 @@
-"""Events of a run: its alarms, decisions, settings and evaluations by severity, and its checkpoints in one line."""
+"""Events of a run: its alarms, decisions, settings and evaluations, the newest first, and its checkpoints in a line."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from workbench.run.view import Mark, MarkKind
 from workbench.text import Line, Piece, fit_start, visible
 
 SIGNS: dict[MarkKind, str] = {
-    "alert": "⚠",
-    "alarm": "!",
+    "alert": "!",
+    "alarm": "⚠",
     "decision": "◆",
     "rollback": "↶",
     "checkpoint": "✓",
@@ -24,7 +24,7 @@ SIGNS: dict[MarkKind, str] = {
     "end": "■",
 }
 ERROR = LEVELS["error"]  # an alert or alarm of that level
-_URGENCY = {"missing": 2, "alert": 1}  # by the role that a mark is drawn in
+_URGENT = ("missing", "alert")  # roles whose text is drawn in them too
 
 
 def sign_of(mark: Mark) -> Piece:
@@ -36,13 +36,10 @@ def sign_of(mark: Mark) -> Piece:
     return SIGNS[mark.kind], "strong" if mark.kind in ("decision", "rollback", "setting", "end") else "muted"
 
 
-def timeline(marks: Sequence[Mark], width: int, evaluations: Sequence[Mark] = ()) -> list[Line]:
-    """Return the newest evaluations, then a heading with the checkpoints, then the other marks, a line each.
-
-    Errors come first, then warnings, then the rest; in each of them the newest first.
-    """
+def timeline(marks: Sequence[Mark], width: int) -> list[Line]:
+    """Return a heading with the checkpoints, then the other marks, a line each, those of the newest iteration first."""
     others = [mark for mark in reversed(marks) if mark.kind != "checkpoint"]
-    others.sort(key=lambda mark: -_URGENCY.get(sign_of(mark)[1], 0))
+    others.sort(key=lambda mark: -mark.iteration)
     saved = [mark.iteration for mark in marks if mark.kind == "checkpoint"]
     heading = [f"events · {len(others)}"] if others else []
     if saved:
@@ -53,16 +50,13 @@ def timeline(marks: Sequence[Mark], width: int, evaluations: Sequence[Mark] = ()
     if len(text) >= width:
         text = text.partition(",")[0]
         text = text if len(text) < width else text.removeprefix("events · ")
-    lines: list[Line] = []
-    for shown in (evaluations, others):
-        if shown is others and marks:
-            lines.append(rule(text, width))
-        digits = max((len(str(mark.iteration)) for mark in shown), default=1)
-        for mark in shown:
-            sign, role = sign_of(mark)
-            event = fit_start(visible(mark.text), width - digits - 5)
-            number = f"{mark.iteration:>{digits}} "
-            lines.append([(f" {sign} ", role), (number, "muted"), (event, role if role in _URGENCY else "text")])
+    lines: list[Line] = [rule(text, width)] if marks else []
+    digits = max((len(str(mark.iteration)) for mark in others), default=1)
+    for mark in others:
+        sign, role = sign_of(mark)
+        event = fit_start(visible(mark.text), width - digits - 5)
+        number = f"{mark.iteration:>{digits}} "
+        lines.append([(f" {sign} ", role), (number, "muted"), (event, role if role in _URGENT else "text")])
     return lines
 
 
@@ -73,19 +67,17 @@ class Timeline(ScrolledLines):
     COMPONENT_CLASSES: ClassVar[set[str]] = DRAWN
     BINDINGS: ClassVar[list[BindingType]] = scroll_bindings("timeline")[:4]
     _marks: Sequence[Mark] = ()
-    _evaluations: Sequence[Mark] = ()
     _wanted = 0
 
-    def show(self, marks: Sequence[Mark], evaluations: Sequence[Mark]) -> int:
+    def show(self, marks: Sequence[Mark]) -> int:
         """Replace the events, and return how many lines they take; what was scrolled to stays in sight."""
-        if (len(marks), marks[-1:], evaluations) != (len(self._marks), self._marks[-1:], self._evaluations):
+        if (len(marks), marks[-1:]) != (len(self._marks), self._marks[-1:]):
             before = len(self._lines)
-            self._marks, self._evaluations = tuple(marks), evaluations
-            self._wanted = len(timeline(marks, 80, evaluations))
+            self._marks, self._wanted = tuple(marks), len(timeline(marks, 80))
             self.lay_out()
             if self.scroll_offset.y:
                 self.scroll_to(y=self.scroll_offset.y + len(self._lines) - before, animate=False)
         return self._wanted
 
     def wrap(self, width: int) -> Sequence[Line]:
-        return timeline(self._marks, width, self._evaluations)
+        return timeline(self._marks, width)

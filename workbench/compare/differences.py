@@ -53,7 +53,8 @@ def contrast(measure: RunMeasure, first: RunGroup, other: RunGroup) -> Contrast:
     """Estimate by how much `other` exceeds `first`, with a 95% interval.
 
     It is that of the differences between runs of one seed if at least two seeds have the measure in both groups, else
-    Welch's interval of all runs that have it.
+    Welch's interval of all runs that have it. It is cut to what can be while either mean is as estimated, which moves
+    no end across 0: two runs leave a difference in time wide open, but not by more than the time that one took.
     """
     of_first, of_other = (
         {
@@ -66,10 +67,17 @@ def contrast(measure: RunMeasure, first: RunGroup, other: RunGroup) -> Contrast:
     shared = sorted(of_first.keys() & of_other.keys())
     with np.errstate(over="ignore", invalid="ignore"):
         if len(shared) > 1:
-            differences = np.array([of_other[seed] - of_first[seed] for seed in shared])
-            return Contrast(mean_interval(differences), len(shared), len(shared), len(shared))
-        unpaired = _finite(measure.values(first)), _finite(measure.values(other))
-        return Contrast(welch_interval(*unpaired), 0, len(unpaired[0]), len(unpaired[1]))
+            ours, theirs = (np.array([of_group[seed] for seed in shared]) for of_group in (of_first, of_other))
+            found = mean_interval(theirs - ours)
+        else:
+            ours, theirs = _finite(measure.values(first)), _finite(measure.values(other))
+            found = welch_interval(ours, theirs)
+        if math.isfinite(found.low) and math.isfinite(found.high):
+            least = max(measure.low - ours.mean(), theirs.mean() - measure.high)
+            most = min(measure.high - ours.mean(), theirs.mean() - measure.low)
+            low, high = max(found.low, min(least, found.value, 0.0)), min(found.high, max(most, found.value, 0.0))
+            found = found._replace(low=float(low), high=float(high))
+    return Contrast(found, len(shared) if len(shared) > 1 else 0, len(ours), len(theirs))
 
 
 def welch_interval(first: Floats, other: Floats) -> Interval:

@@ -99,7 +99,9 @@ def metric_chart(
         for number, curve in enumerate(curves[1:]):
             _put_letter(plot, number, curve, scale)
     title = _title(charted, metric, curves[0], width, selected=selected, threshold=not is_named)
-    legend: Line = [("⣀⡠⠤ mean", roles[0]), ("  ⠐⠐⠐ spread", _SPREAD)] if metric.spread and not others else []
+    legend: Line = []
+    if not others and any(map(math.isfinite, edges)):
+        legend = [("⣀⡠⠤ mean", roles[0]), ("  ⠐⠐⠐ spread", _SPREAD)]
     legend += [("  ⚠ alarm", "alert")] if is_alarmed else []
     if legend := fitting(legend, width - len(plain(title)) - 3):
         title += [(" " * (width - len(plain(title)) - len(plain(legend)) - 1), "text"), *legend]

@@ -218,9 +218,10 @@ def time_line(seconds: Mapping[str, float], iteration: int, width: int) -> Line:
     if not spent:
         return []
     total = sum(spent.values())
-    heading = f" time of iteration {iteration}  {duration(total)} "
-    if len(heading) > width // 4:
-        heading = f" {duration(total)} "
+    headings = (
+        f" {words}{duration(total)} " for words in (f"time of iteration {iteration}  ", f"iteration {iteration}  ")
+    )
+    heading = next((text for text in headings if len(text) <= width // 4), f" {duration(total)} ")
     line: Line = [(fit_start(heading, width), "muted")]
     room, start, done = width - len(heading) - 2, 0, 0.0
     for phase, value in spent.items() if room > 0 else ():

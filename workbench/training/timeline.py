@@ -13,7 +13,7 @@ from workbench.run.view import Mark, MarkKind
 from workbench.text import Line, Piece, fit_start, visible
 
 SIGNS: dict[MarkKind, str] = {
-    "alert": "!",
+    "alert": "⚠",
     "alarm": "⚠",
     "decision": "◆",
     "rollback": "↶",

@@ -277,6 +277,28 @@ def test_an_interval_holds_only_values_that_the_measure_can_have(
     assert group_mean(measured(**limits), values(*numbers))[1:] == pytest.approx(ends, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("limits", "first", "other", "ends"),
+    [
+        ({"low": 0}, (10.0, 90.0), (30.0, 50.0), (-50.0, 40.0)),  # seconds: none saves more than the first takes
+        ({"high": 1}, (0.2, 0.6), (0.9, 0.5), (-0.3, 0.6)),  # explained variance
+        ({}, (10.0, 90.0), (30.0, 50.0), (-391.19, 371.19)),
+    ],
+)
+@pytest.mark.parametrize("seeds", [(0, 1), (5, 6)])
+def test_a_difference_is_cut_to_what_the_measure_leaves_room_for(
+    limits: dict[str, float],
+    first: tuple[float, float],
+    other: tuple[float, float],
+    ends: tuple[float, float],
+    seeds: tuple[int, int],
+) -> None:
+    found = contrast(measured(**limits), values(*first), values(*other, seeds=seeds))
+    if limits or seeds == (0, 1):
+        assert found.difference[1:] == pytest.approx(ends, abs=0.01)
+    assert found.excludes_zero is False
+
+
 def test_seeds_of_both_groups_are_paired_whatever_their_order() -> None:
     found = contrast(MEASURE, values(1.0, 5.0, 9.0, 100.0), values(9.3, 5.2, 1.1, -50.0, seeds=(2, 1, 0, 9)))
     margin = 4.302653 * 0.1 / math.sqrt(3)  # differences 0.1, 0.2 and 0.3

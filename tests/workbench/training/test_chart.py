@@ -130,7 +130,8 @@ def test_a_rising_metric_is_a_line_from_the_lower_left_to_the_upper_right():
 
 def test_a_bucket_of_many_values_spans_from_its_least_to_its_greatest():
     rows = plot(chart(history_of([i % 2 for i in range(5000)])))
-    assert all(cell == "⣿" for cell in rows[len(rows) // 2].rstrip())
+    for row in (rows[2], rows[-3]):
+        assert all(cell == "⣿" for cell in row.rstrip())
 
 
 def test_the_y_axis_has_round_numbers_at_their_height():
@@ -182,10 +183,60 @@ def test_the_spread_is_a_dotted_edge_on_either_side_of_the_line():
     assert not any("⡀⡀⡀" in text for text in texts(chart(history_of([0.5] * 100))))
 
 
+def test_the_spread_follows_the_batches_of_some_iterations_and_never_hides_the_line():
+    """The deviation of one batch is noise: drawn as it is, it scatters dots over the chart."""
+    history = history_of([])
+    for number in range(1, 61):
+        history.append(iteration(number, score_mean=0.5, score_std=0.1 if number % 2 else 0.3))
+    lines, place = drawn(history)
+    heights = {y for x, y in dots(plot(lines)) if x > len(place)}  # in the later half
+    assert 3 <= len(heights) <= 12
+    assert max(heights) - min(heights) > 30, "on both sides"
+    assert len("".join(roles(lines[1:], "series"))) == len(place)
+
+
+def test_the_second_main_metric_has_a_colour_of_its_own_unless_runs_are_beside_it():
+    history = history_of([1.0, 2.0] * 20, field="kl")
+    assert len(roles(chart(history, KL)[1:], "reference")) > 40
+    assert not roles(chart(history, KL)[1:], "series")
+    assert not roles(chart(history)[1:], "reference")
+    overlaid = chart(history, KL, others=(("other", history),))
+    assert len(roles(overlaid[1:], "series")) > 40
+
+
+def test_alarms_are_signs_on_the_curve_at_their_iterations_and_nothing_else_is():
+    history = history_of([i / 60 for i in range(61)])
+    marks = (
+        Mark(1, "alert", "", "info"),
+        Mark(31, "alarm", "", "warning"),
+        Mark(46, "alarm", "", "error"),
+        Mark(46, "alarm", "", "warning"),
+        Mark(50, "checkpoint", ""),
+        Mark(90, "alarm", "", "error"),
+    )
+    lines, place = drawn(history, marks=marks)
+    rows = plot(lines)
+    found = {cell: (row, column) for row, text in enumerate(rows) for column, cell in enumerate(text) if cell in "⚠✖✓·"}
+    assert found.keys() == {"⚠", "✖"}, "the worst where two meet"
+    for sign, number in (("⚠", 31), ("✖", 46)):
+        row, column = found[sign]
+        assert column == pytest.approx((number - 1) / 60 * (len(place) - 1), abs=1)
+        assert row == pytest.approx((1 - (number - 1) / 60) * (len(rows) - 1), abs=1)
+    assert "⚠ alarm" in texts(lines)[0]
+    assert "alarm" not in texts(chart(history))[0]
+
+
+def test_values_beyond_the_axis_are_cut_and_marked():
+    explained = next(metric for metric in METRICS if metric.field == "explained_variance")
+    rows = plot(chart(history_of([0.5] * 20 + [-7.7] + [0.5] * 20, field="explained_variance"), explained))
+    assert [row for row, text in enumerate(rows) if "▾" in text] == [len(rows) - 1]
+    assert not any("▾" in row or "▴" in row for row in plot(chart(history_of([-1.0, 0.5, 1.0] * 20))))
+
+
 def test_the_title_has_value_unit_change_deviation_average_and_a_limit_that_the_plot_does_not_name():
     history = history_of([4.0, 6.0, 9.5], field="kl", kl_std=2.5)
     lines = chart(history, KL)
-    assert texts(lines)[0].rstrip() == "▸KL  9.50 nats/seq  ▲ 3.50  ± 2.50"
+    assert texts(lines)[0].startswith("▸KL  9.50 nats/seq  ▲ 3.50  ± 2.50  ")
     (limit,) = [text for text in texts(lines) if "┄ limit 10" in text]
     assert limit.count("┄") > 10
     assert texts(chart(history, KL, at=1, selected=False))[0].startswith(" KL  6.00 nats/seq  ▲ 2.00")
@@ -206,6 +257,9 @@ def test_the_threshold_is_a_line_at_its_height_behind_the_metric():
     lines = chart(history_of([0.1] * 20 + [0.3] * 20, field="clip_fraction"), CLIP)
     (row,) = [number for number, row in enumerate(plot(lines)) if row.count("┄") > 10]
     assert labels(lines)["20"] == row
+    assert "20" in roles(lines[1 + row :][:1], "target"), "its number is in its colour"
+    covered = chart(history_of([0.2] * 40, field="clip_fraction"), CLIP)
+    assert "20" in labels(covered), "it has its number where the metric hides the line"
     far = chart(history_of([0.01] * 40, field="clip_fraction"), CLIP)
     assert not any("┄" in row for row in plot(far)), "far above, it would flatten the metric"
 

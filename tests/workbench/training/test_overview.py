@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -116,39 +117,33 @@ def test_scores_are_beside_the_events_in_a_wide_pane_and_above_them_in_others():
 # Where the time went
 
 
-def bars(line: str) -> list[int]:
-    """Return the lengths of the bars in eighths."""
-    lengths, before = [], " "
-    for cell in line:
-        if cell in EIGHTHS[1:]:
-            lengths += [] if before in EIGHTHS[1:] else [0]
-            lengths[-1] += EIGHTHS.index(cell)
-        before = cell
-    return lengths
+def pieces(line: str) -> list[int]:
+    """Return the columns of the pieces of a line, with their ends."""
+    ends = [at for at, cell in enumerate(line) if cell in "├┼┤"]
+    return [stop - start for start, stop in itertools.pairwise(ends)]
 
 
-def test_each_phase_has_its_name_its_seconds_and_a_bar_in_proportion():
+def test_each_phase_has_its_name_its_seconds_and_a_piece_of_the_line_in_proportion():
     (line,) = texts([time_line({"generate": 6.0, "score": 3.0, "update": 12.0}, 7, 120)])
-    assert line.startswith(" where the time of iteration 7 went   21s  generate ███")
+    assert line.startswith(" time of iteration 7  21s ├ generate 6.0s ──")
     assert [word for word in line.split() if word.endswith("s")] == ["21s", "6.0s", "3.0s", "12s"]
-    generate, score, update = bars(line)
+    generate, score, update = pieces(line)
     assert abs(generate - 2 * score) <= 2
     assert abs(update - 2 * generate) <= 2
 
 
-def test_a_narrow_line_shortens_its_heading_and_then_joins_the_shortest_phases():
-    spent = {"generate": 6.0, "score": 5.0, "update": 11.0, "evaluate": 3.0, "save": 0.2}
-    (fair,) = texts([time_line(spent, 40, 112)])
-    assert fair.startswith(" iteration 40  25s  generate ")
-    assert "save" in fair
-    (narrow,) = texts([time_line(spent, 40, 60)])
-    assert narrow.startswith(" 25s generate ")
-    assert " other " in narrow
-    assert narrow.endswith("3.2s")
+def test_a_narrow_line_shortens_its_heading_and_then_its_pieces_and_keeps_their_names():
+    spent = {"generate": 6.0, "score": 5.0, "update": 11.0, "evaluate": 3.0, "save": 0.01}
+    (fair,) = texts([time_line(spent, 40, 80)])
+    assert fair.startswith(" iteration 40  25s ├ generate ")
+    (narrow,) = texts([time_line(spent, 40, 46)])
+    assert narrow.startswith(" 25s ├generate┼ score ")
+    for name in ("update 11s", "eva…"):
+        assert name in narrow
     assert "save" not in narrow
 
 
-def test_phases_that_did_not_run_and_numbers_that_are_none_have_no_bar():
+def test_phases_that_did_not_run_and_numbers_that_are_none_have_no_piece():
     assert time_line({}, 1, 80) == []
     assert time_line({"train": math.nan}, 1, 80) == []
     (line,) = texts([time_line({"generate": 1.0, "evaluate": 0.0, "save": math.inf}, 1, 80)])
@@ -161,13 +156,13 @@ def test_phases_that_did_not_run_and_numbers_that_are_none_have_no_bar():
     iteration=st.integers(1, 10**6),
     width=st.integers(8, 220),
 )
-def test_the_line_fits_and_bars_fill_it(spent, iteration, width):
+def test_the_line_fits_and_its_pieces_fill_it(spent, iteration, width):
     line = time_line(spent, iteration, width)
     (text,) = texts([line])
     assert cell_len(text) <= width
-    if width >= 58:
-        assert cell_len(text) >= width - len(spent) - 1
-        assert len(bars(text)) == sum(role == "text" for _, role in line)
+    if len(text) > 12 and "┤" in text:
+        assert cell_len(text) == width - 1
+        assert sum(pieces(text)) <= width
 
 
 # The distribution of the scores

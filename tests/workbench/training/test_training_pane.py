@@ -19,6 +19,7 @@ from workbench.kit.dialog import ChoiceList
 from workbench.kit.theming import ThemedApp
 from workbench.run.history import MetricHistory
 from workbench.run.metrics import DEFAULT, METRICS_OF_KIND
+from workbench.run.sentences import level_sign
 from workbench.run.view import Mark, RunView
 from workbench.training.overview import Overview
 from workbench.training.pane import TrainingPane
@@ -346,7 +347,7 @@ async def test_a_compared_run_of_another_kind_is_drawn_where_it_has_the_metric()
         assert "b by-ppo" in await shown(pilot), "both have a speed"
 
 
-async def test_the_newest_evaluations_have_a_line_each_above_the_events():
+async def test_evaluations_are_among_the_events_the_newest_first():
     async with Bench().run_test(size=(60, 26)) as pilot:
         view = dpo_view(20)
         pane = await opened(pilot, view)
@@ -358,10 +359,10 @@ async def test_the_newest_evaluations_have_a_line_each_above_the_events():
         for size in ((60, 26), (120, 40)):
             await pilot.resize_terminal(*size)
             lines = [line.strip() for line in (await shown(pilot)).splitlines()]
-            first = lines.index("◇ 20 human win rate 61% (52 to 70) of 80")
-            assert lines[first + 1].startswith("◇ 20 held-out accuracy 0.71 (0.64 to 0.77) of 200")
-            assert lines[first + 2].startswith("events")
-            assert "checkpoints 1 to 20, newest 20" in lines[first + 2]
+            first = next(place for place, line in enumerate(lines) if line.startswith("events"))
+            assert "checkpoints 1 to 20, newest 20" in lines[first]
+            assert lines[first + 1] == "◇ 20 human win rate 61% (52 to 70) of 80"
+            assert lines[first + 2].startswith("◇ 20 held-out accuracy 0.71 (0.64 to 0.77) of 200")
         view.take(human(20, comparisons=81))
         pane.show_run(view)
         assert "(52 to 70) of 81" in await shown(pilot)
@@ -398,18 +399,25 @@ class TimelineBench(ThemedApp[None]):
         yield Timeline()
 
 
-def test_errors_and_warnings_come_first_and_the_newest_of_a_kind_on_top():
+def test_events_are_in_the_order_of_their_iterations_the_newest_on_top():
     marks = [
         Mark(1, "alarm", "old error", "error"),
         Mark(2, "alert", "warning", "warning"),
-        Mark(3, "alarm", "error", "error"),
         Mark(4, "setting", "setting"),
-        Mark(5, "alert", "note", "info"),
+        Mark(3, "alarm", "error", "error"),  # reported late
+        Mark(4, "alert", "note", "info"),
+        Mark(20, "evaluation", "score 1"),
     ]
-    lines = texts(timeline(marks, 50, [Mark(20, "evaluation", "score 1")]))
-    assert lines[0] == " ◇ 20 score 1"
-    assert lines[1].startswith(" events · 5 ─")
-    assert lines[2:] == [" ✖ 3 error", " ✖ 1 old error", " ⚠ 2 warning", " ⚠ 5 note", " → 4 setting"]
+    lines = texts(timeline(marks, 50))
+    assert lines[0].startswith(" events · 6 ─")
+    assert lines[1:] == [
+        " ◇ 20 score 1",
+        " ⚠  4 note",
+        " →  4 setting",
+        " ✖  3 error",
+        " ⚠  2 warning",
+        " ✖  1 old error",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -430,8 +438,9 @@ def test_checkpoints_are_folded_into_the_heading(saved: list[int], width: int, h
     assert timeline([], width) == []
 
 
-def test_every_kind_of_mark_has_a_sign_of_its_own_one_column_wide():
-    assert len({*SIGNS.values(), ERROR}) == len(SIGNS) + 1
+def test_every_kind_of_mark_has_a_sign_of_its_own_one_column_wide_but_alarms_are_warnings_like_others():
+    assert SIGNS["alarm"] == SIGNS["alert"] == level_sign("warning")
+    assert len({*SIGNS.values(), ERROR}) == len(SIGNS)
     assert all(cell_len(sign) == 1 for sign in SIGNS.values())
 
 
@@ -461,20 +470,20 @@ async def test_keys_scroll_to_the_last_mark_and_back_and_a_new_one_does_not_move
             return [widget.render_line(y).text.rstrip() for y in range(widget.size.height)]
 
         await pilot.pause()
-        assert widget.show(MARKS, ()) == 31
+        assert widget.show(MARKS) == 31
         widget.focus()
         await pilot.pause()
         assert shown()[1] == " ◇ 30 score 30"
         await pilot.press("down", "down")
         assert shown()[0] == " ◇ 29 score 29"
         before = shown()
-        widget.show([*MARKS, Mark(32, "alert", "newer")], ())
+        widget.show([*MARKS, Mark(32, "alert", "newer")])
         await pilot.pause()
         assert shown() == before
         await pilot.press(*["pagedown"] * 20)
         assert shown()[-1] == " ◇  1 score 1"
         await pilot.press(*["pageup"] * 20)
         assert shown()[1:3] == [" ⚠ 32 newer", " ◇ 30 score 30"]
-        widget.show([*MARKS, Mark(32, "alert", "newer"), Mark(33, "alert", "newest")], ())
+        widget.show([*MARKS, Mark(32, "alert", "newer"), Mark(33, "alert", "newest")])
         await pilot.pause()
         assert shown()[1] == " ⚠ 33 newest", "at the top it is followed"

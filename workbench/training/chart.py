@@ -183,7 +183,7 @@ def _mark_plot(
         if bucket.missing:
             plot[-1][x // DOTS_ACROSS] = (MISSING, "missing")
     for mark in sorted(marks, key=lambda mark: mark.level == "error"):
-        if mark.level in ("", "info") or not window.first <= mark.iteration <= window.last:
+        if mark.kind != "alarm" or not window.first <= mark.iteration <= window.last:
             continue
         value = reading_at(replace(charted, at=window.history.index_of(mark.iteration)), metric).value
         if math.isfinite(value):

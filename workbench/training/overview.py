@@ -226,12 +226,12 @@ def time_line(seconds: Mapping[str, float], iteration: int, width: int) -> Line:
     room, start, done = width - len(heading) - 2, 0, 0.0
     for phase, value in spent.items() if room > 0 else ():
         done += value / total
-        start, columns = round(done * room), round(done * room) - start - 1
-        if columns >= 0:
+        if (columns := round(done * room) - start - 1) > 0:
+            start += columns + 1
             wanted = (f" {phase} {duration(value)} ", f" {phase} ", fit_start(phase, columns) if columns > 3 else "")
             text = next(text for text in wanted if len(text) <= columns)
             line += [("┼" if len(line) > 1 else "├", "axis"), (text, "text"), ("─" * (columns - len(text)), "axis")]
-    return [*line, ("┤", "axis")] if len(line) > 1 else line
+    return [*line, ("─" * (room - start) + "┤", "axis")] if len(line) > 1 else line
 
 
 def histogram(scores: Sequence[float], iteration: int, width: int, height: int) -> list[Line]:

@@ -207,7 +207,7 @@ def test_the_second_main_metric_has_a_colour_of_its_own_unless_runs_are_beside_i
 def test_alarms_are_signs_on_the_curve_at_their_iterations_and_nothing_else_is():
     history = history_of([i / 60 for i in range(61)])
     marks = (
-        Mark(1, "alert", "", "info"),
+        Mark(1, "alert", "", "warning"),
         Mark(31, "alarm", "", "warning"),
         Mark(46, "alarm", "", "error"),
         Mark(46, "alarm", "", "warning"),

@@ -101,7 +101,7 @@ def metric_chart(
     title = _title(charted, metric, curves[0], width, selected=selected, threshold=not is_named)
     legend: Line = []
     if not others and any(map(math.isfinite, edges)):
-        legend = [("⣀⡠⠤ mean", roles[0]), ("  ⠐⠐⠐ spread", _SPREAD)]
+        legend = [("⠐⠐ spread", _SPREAD), ("  ⣀⡠⠤ mean", roles[0])]
     legend += [("  ⚠ alarm", "alert")] if is_alarmed else []
     if legend := fitting(legend, width - len(plain(title)) - 3):
         title += [(" " * (width - len(plain(title)) - len(plain(legend)) - 1), "text"), *legend]

@@ -176,6 +176,7 @@ class Labelling(ThemedApp[None]):
         self.requested: list[str] = []  # requests of the pane to the screen
         self.notified: list[str] = []
         self.pane = LabelPane(self.requested.append, id="label", clock=lambda: self.seconds)
+        self.pane.flash = 0
 
     def compose(self) -> ComposeResult:
         yield self.pane

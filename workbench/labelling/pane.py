@@ -11,17 +11,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar
 
+from rich.cells import cell_len
+from rich.style import Style as RichStyle
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.events import Resize
+from textual.style import Style
 from textual.widgets import Static
 
 from trainer.errors import BusyError, TrainerError, one_line
 from trainer.preferences.records import FLAGGED, Judgement, SessionItem, Verdict
-from workbench.kit.keys import keys_of
+from workbench.kit.keys import keys_of, remapped
 from workbench.kit.pane import Badge, Pane
 from workbench.labelling import texts
-from workbench.labelling.item_view import SIDE_BY_SIDE, LabelView
+from workbench.labelling.item_view import LabelView
 from workbench.labelling.session_worker import SessionState, SessionWorker
 from workbench.labelling.texts import MOST, Draft, ItemTexts, Keys
 from workbench.text import visible
@@ -31,9 +35,12 @@ T = TypeVar("T")
 LabelRequest = Literal["start", "leave", "train", "use", "import", "export"]
 """Request by a key of the pane that goes beyond the open session."""
 
-_TALL = 36  # lines of the pane from which all figures are shown
+_TALL = 30  # lines of the pane from which the keys that decide are large
 _LOOK = 0.25  # seconds between looks at what the session's worker has changed
 _SLOW = 0.3  # seconds until the pane reports that the disk is slow
+_MARGINS = 2  # columns beside them
+_CAP, _SMALL_CAP = "bold reverse $text-primary", "bold $text-primary on $panel"  # of the keys of sides and others
+_SIDES = ["first"], ["second"]
 _UNSEEN = 0.4  # seconds that keys are ignored after a slow or failed save: they were typed for another item
 _HELP = """\
 Which completion is better? A key decides, saves the label at once, and shows the next item. Who wrote the \
@@ -44,15 +51,17 @@ Both sides scroll together. Three or more completions are ranked: type their dig
 {label.tie} between equally good ones; the last digit decides."""
 
 
-# Key, action, description, name and tooltip of each binding; the first ones are in the footer.
-_SHOWN = (
-    ("enter", "request('start')", "label", "start", "Begin or resume a session"),
-    ("enter", "keep", "keep label", "keep", "Keep the label, and return to the next item"),
+# Key, action, description, name and tooltip of each binding. Those that decide are in the pane, others in the footer.
+_DECIDING = (
     ("1,left", "better(1)", "first", "first", "The first (left or above) is better"),
     ("2,right", "better(2)", "second", "second", "The second (right or below) is better"),
     ("equals_sign,e", "tie", "tie", "tie", "Tie; in a ranking, ties the next two"),
     ("0", "judge('both_bad')", "both bad", "both-bad", "None of them is acceptable"),
     ("space", "judge('skip')", "skip", "skip", "Skip this item without a choice"),
+)
+_SHOWN = (
+    ("enter", "request('start')", "label", "start", "Begin or resume a session"),
+    ("enter", "keep", "keep label", "keep", "Keep the label, and return to the next item"),
     ("backspace", "retype(-1)", "delete", "take-back", "Delete the last digit of the ranking"),
     ("r", "retype(0)", "rank again", "rank", "Type the ranking again from its start"),
     ("u", "undo", "undo", "undo", "Undo the last label; again, the one before"),
@@ -79,6 +88,13 @@ _MORE = (
 )
 
 
+class DecidingKeys(Static):
+    """Keys as caps, which a click presses."""
+
+    ALLOW_SELECT = False
+    link_style = RichStyle.null()  # caps keep their look
+
+
 class LabelPane(Pane):
     """Pane that shows one item of a labelling session at a time, with a key for each decision.
 
@@ -88,11 +104,13 @@ class LabelPane(Pane):
 
     TITLE = "Label"
     patience = _SLOW  # seconds that a key waits for the disk before the keys after it are handled
+    flash = 0.5  # seconds for which the choice is marked on its side
     HELP = _HELP
     DOCS = "labelling"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(key, action, description, show=place < len(_SHOWN), id=f"label.{name}", tooltip=tooltip)
-        for place, (key, action, description, name, tooltip) in enumerate((*_SHOWN, *_MORE))
+        Binding(key, action, description, show=group is _SHOWN, id=f"label.{name}", tooltip=tooltip)
+        for group in (_DECIDING, _SHOWN, _MORE)
+        for key, action, description, name, tooltip in group
     ]
 
     def __init__(
@@ -127,6 +145,7 @@ class LabelPane(Pane):
         yield Static(id="label-last", markup=False)
         yield Static(id="label-problem", markup=False)
         yield Static(id="label-hint", markup=False)
+        yield DecidingKeys(id="label-keys", markup=False)
 
     def on_mount(self) -> None:
         self.on_show()
@@ -138,7 +157,7 @@ class LabelPane(Pane):
         self._since = self._clock()
 
     def on_resize(self, event: Resize) -> None:
-        self.set_class(event.size.width < SIDE_BY_SIDE, "-narrow")
+        self._show_keys()
         self.call_after_refresh(self._show_lines)  # once the lines have their new size
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -206,7 +225,35 @@ class LabelPane(Pane):
         keys = self.worker is None, item is None, item and item.label is None, len(self.texts.completions)
         if keys != self._keys_for:  # what `check_action` asks; mostly the next item has the keys of the last
             self._keys_for = keys
+            self._show_keys()
             self.refresh_bindings()
+
+    def _show_keys(self) -> None:
+        """Show the keys that decide as caps, large ones in a tall pane. A click on one presses it."""
+        bar, count, bindings = self.query_one(DecidingKeys), len(self.texts.completions), remapped(self)
+        bar.display = 1 < count <= MOST
+        if not bar.display:
+            return
+        numbers = ["first", "second", *(f"number-{number}" for number in range(3, count + 1))]
+        groups = [(numbers, "best first")] if count > 2 else [(["first"], "first"), (["second"], "second")]
+        groups += [(["tie"], "tie"), (["both-bad"], "both bad" if count == 2 else "all bad"), (["skip"], "skip")]
+        groups += [(["first-strongly", "second-strongly"], "strongly")] if count == 2 else []
+        tall, used = self.size.height >= _TALL, 0
+        gap = 4 if tall else 2
+        lines, middle = [Content()] * (3 if tall else 1), int(tall)
+        for names, does in groups:
+            keys = [next(binding for binding in bindings if binding.id == f"label.{name}") for name in names]
+            caps = [f" {self.app.get_key_display(key)} " for key in keys]
+            used += sum(map(cell_len, (*caps, does))) + len(caps) + gap
+            if used - gap > self.size.width - _MARGINS:
+                break
+            for row in range(len(lines)):
+                for key, cap in zip(keys, caps, strict=True):
+                    press = Style.from_meta({"@click": f"app.simulate_key({key.key!r})", "tooltip": key.tooltip})
+                    text = Content(cap if row == middle else " " * cell_len(cap))
+                    lines[row] += text.stylize(_CAP if names in _SIDES else _SMALL_CAP).stylize(press) + " "
+                lines[row] += (does if row == middle else "").ljust(len(does) + gap)
+        bar.update(Content("\n").join(lines))
 
     def _show_lines(self) -> None:
         """Show the lines around the item."""
@@ -216,16 +263,14 @@ class LabelPane(Pane):
         )
         waits = 0 if state is None else state.record.left if state.progress.left is None else state.progress.left
         self.badge = Badge(str(waits or ""))
-        found = texts.figures(state.record.labeller, state.progress) if state else []
-        guidelines = [f"guidelines {self._keys['guidelines']}"] if state and state.record.guidelines else []
+        found = texts.figures(state.record.labeller, state.progress) if state else [""]
         width, height = progress.size
-        whole = self.all_figures or self.size.height >= _TALL
-        text = texts.progress_text(found, guidelines, width, whole=whole)
+        text = texts.progress_text(found, width, self._keys["progress"], whole=self.all_figures)
         progress.update(text, layout=text.count("\n") + 1 != height)
         how = {"markdown": view.markdown, "diff": view.diff}
         hint.update(texts.hints(item, self.texts, self.draft, self._keys, **how) if item else "", layout=False)
         judged = state.last if state else None
-        last.update(texts.last_line(judged, item, *last.size, facts=self.facts_shown), layout=False)
+        last.update(texts.last_line(judged, item, last.size.width, facts=self.facts_shown), layout=False)
         if self.problem or problem.display:
             problem.display = bool(self.problem)
             problem.update(self.problem)
@@ -290,7 +335,15 @@ class LabelPane(Pane):
         choice = texts.judgement_text(self.item.item, judgement)
         call = partial(self.worker.label, self.item, judgement)
         slow = f"Still saving: {choice}. Keys are ignored until it is saved"
-        await self._await(call, self._take, f"Not saved: {choice}", slow)
+        mark = "✗" if verdict == "both_bad" else "✓" if len(groups) > 1 else "="
+        marked = range(len(order)) if verdict == "both_bad" else [place for group in groups[:1] for place in group]
+        marks = dict.fromkeys(marked, (mark, "worse" if verdict == "both_bad" else "better"))
+
+        def taken(state: SessionState) -> None:
+            self._take(state)
+            self.query_one(LabelView).acknowledge(marks, self.flash)
+
+        await self._await(call, taken, f"Not saved: {choice}", slow)
 
     async def action_keep(self) -> None:
         """Leave the item's judgement as it is, save a changed note or flag, and go to the next item."""
@@ -378,8 +431,11 @@ class LabelPane(Pane):
 
     def action_switch(self, name: Literal["markdown", "diff", "facts_shown", "all_figures"]) -> None:
         view = self.query_one(LabelView)
-        owner = view if name in ("markdown", "diff") else self
-        setattr(owner, name, not getattr(owner, name))
+        if name == "diff":
+            view.wants_diff = not view.diff
+        else:
+            owner = view if name == "markdown" else self
+            setattr(owner, name, not getattr(owner, name))
         if name == "facts_shown":
             shown = "shown" if self.facts_shown else "hidden"
             self.notify(f"Authors, scores and lengths are {shown} after the choice")

@@ -8,29 +8,36 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from rich.cells import cell_len
 
 from trainer.errors import counted
 from trainer.preferences.records import (
+    ASSISTANT,
+    HUMAN,
     Item,
     Judgement,
     Origin,
     Progress,
     SessionItem,
     Text,
+    as_messages,
     length_in_characters,
 )
 from workbench.labelling.session_worker import SessionState
 from workbench.text import Piece, duration, fit, fit_start, number, packed, percent, visible
 
+_BLANK_LINES = re.compile(r"\A(?:[^\S\n]*\n)+|\s+\Z")
+_MOST_WORDS = 2000  # of a text that is compared without being asked to: it takes time
+_ALIKE = 0.6  # share of words in common from which the others are marked
 MOST = 9  # most completions that digits can rank
 _GAP = "   "
 _BAR = 16  # columns
 _JUDGING = ("first", "second", "tie", "both-bad", "skip", "flag", "undo")  # keys that a newcomer needs
-_LEAST = 12  # labels needed for an interval: with fewer it can span more than half of the range
+_LEAST = 12  # labels needed for a share: with fewer its interval can span more than half of the range
 
 Keys = Mapping[str, str]  # the user's keys, by the ids of the pane's bindings without "label."
 
@@ -70,10 +77,44 @@ def plain_text(turns: Sequence[Turn]) -> str:
 
 def texts_of(item: Item) -> ItemTexts:
     """Return the texts of `item`, with its completions in the order shown."""
-    completions = tuple(_turns(item.comparison.completions[place]) for place in item.order)
-    if all([turn.role for turn in turns] == ["assistant"] for turns in completions):  # the role is obvious
-        completions = tuple((Turn("", turns[0].text),) for turns in completions)
+    completions = _without_obvious(_turns(item.comparison.completions[place]) for place in item.order)
     return ItemTexts(_turns(item.comparison.prompt), completions)
+
+
+def _without_obvious(completions: Iterable[tuple[Turn, ...]]) -> tuple[tuple[Turn, ...], ...]:
+    """Return completions without their role if each is one message of the assistant."""
+    completions = tuple(completions)
+    obvious = all([turn.role for turn in turns] == ["assistant"] for turns in completions)
+    return tuple((Turn("", turns[0].text),) for turns in completions) if obvious else completions
+
+
+def _are_same_words(completions: Iterable[Sequence[Turn]]) -> bool:
+    return len({tuple((role, *text.split()) for role, text in turns) for turns in completions}) == 1
+
+
+def for_reading(texts: ItemTexts) -> ItemTexts:
+    """Return texts without blank lines around them, and a transcript as its turns.
+
+    Completions that differ in white space only stay as they are.
+    """
+    prompt, completions = texts
+    is_text = all([turn.role for turn in turns] == [""] for turns in (prompt, *completions))
+    if is_text and (text := prompt[0].text).startswith(HUMAN) and text.endswith(ASSISTANT):
+        messages, answers = as_messages(text, [turns[0].text for turns in completions])
+        prompt, completions = _turns(messages), _without_obvious(map(_turns, answers))
+    prompt, *shown = (
+        tuple(Turn(role, _BLANK_LINES.sub("", text) or text) for role, text in turns)
+        for turns in (prompt, *completions)
+    )
+    return ItemTexts(prompt, texts.completions if _are_same_words(shown) else tuple(shown))
+
+
+def alike(*completions: Sequence[Turn]) -> bool:
+    """Return whether two completions have most of their words in common, so that the others are worth a mark."""
+    words = [Counter(plain_text(turns).split()) for turns in completions]
+    if len(words) != 2 or max(map(Counter.total, words)) > _MOST_WORDS:
+        return False
+    return 2 * (words[0] & words[1]).total() > _ALIKE * (words[0].total() + words[1].total())
 
 
 def judgement_text(item: Item, judgement: Judgement) -> str:
@@ -141,7 +182,7 @@ def hints(
         found.append(f"type the digits, best first, {keys['tie']} between equals")
     if len(set(texts.completions)) == 1:
         found.append(f"identical texts: {keys['tie']} is a tie")
-    elif len({tuple((role, *text.split()) for role, text in turns) for turns in texts.completions}) == 1:
+    elif _are_same_words(texts.completions):
         found.append(f"only white space differs: {keys['diff']} shows where, {keys['tie']} is a tie")
     if draft.flagged:
         found.append("⚑ flagged")
@@ -154,10 +195,8 @@ def hints(
     return _GAP.join(found)
 
 
-def last_line(
-    last: SessionItem | None, current: SessionItem | None, width: int, rows: int = 1, *, facts: bool = True
-) -> str:
-    """Describe the completions judged last, cut to fit `rows` lines (one or two) of `width` columns.
+def last_line(last: SessionItem | None, current: SessionItem | None, width: int, *, facts: bool = True) -> str:
+    """Describe the completions judged last, cut to fit `width` columns.
 
     Empty if that would reveal something about a completion of `current`. facts: also authors, scores and lengths.
     """
@@ -170,13 +209,15 @@ def last_line(
     if current is not None and shown & judged:
         return ""
     choice = f"last: {judgement_text(last.item, last.label.judgement)}"
-    known = completion_facts(last.item) if facts else []
-    sides = [visible(f"{place}: {side}") for place, side in enumerate(known, 1) if side]
-    if rows == 1 and sides and cell_len(_GAP.join([choice, *sides])) > width:
+    known = [visible(side).split(", ") for side in completion_facts(last.item)] if facts else [[]]
+    of_all = [fact for fact in known[0] if all(fact in side for side in known)]
+    choice = _GAP.join(filter(None, (choice, ", ".join(of_all))))
+    apart = [", ".join(fact for fact in side if fact not in of_all) for side in known]
+    sides = [f"{place}: {side}" for place, side in enumerate(apart, 1) if side]
+    if sides and cell_len(_GAP.join([choice, *sides])) > width:
         room = (width - len(choice)) // len(sides) - len(_GAP)
         sides = [fit_start(side, room) for side in sides]
-    lines = [[choice, *sides[:1]], sides[1:]] if rows > 1 else [[choice, *sides]]
-    return "\n".join(fit_start(_GAP.join(line), width) for line in lines)
+    return fit_start(_GAP.join([choice, *sides]), width)
 
 
 def instead_of_item(state: SessionState | None, keys: Keys, meanings: Mapping[str, str]) -> list[Piece]:
@@ -215,32 +256,33 @@ def figures(labeller: str, progress: Progress) -> list[str]:
     found = [visible(labeller), f"{'━' * filled}{'─' * (_BAR - filled)} {goal}"]
     if math.isfinite(progress.per_hour):
         found.append(f"{progress.per_hour:.0f}/h")
-    if math.isfinite(progress.median_seconds):
-        found.append(f"median {duration(progress.median_seconds)}")
-    if math.isfinite(progress.eta_seconds):
-        found.append(f"ETA {duration(progress.eta_seconds)}")
-    if progress.streak > 1:
-        found.append(f"{progress.streak} in a row")
     if progress.same.total:
-        kappa = f", κ {number(progress.kappa, 2)}" if math.isfinite(progress.kappa) else ""
-        found.append(f"agreement with yourself {progress.same.count:g}/{progress.same.total}{kappa}")
-    for name, share in (("left chosen", progress.left_side), ("longer (chars) chosen", progress.longer)):
+        found.append(f"own agreement {progress.same.count:g}/{progress.same.total}")
+    for name, share in (("left", progress.left_side), ("longer", progress.longer)):
         if share.total >= _LEAST:
             low, high = (number(100 * bound, 0) for bound in (share.low, share.high))
             found.append(f"{name} {percent(share.value)} ({low} to {high})")
-        elif share.total:  # its interval would be too wide to be useful
-            found.append(f"{name} {percent(share.value)} (n = {share.total})")
+    if math.isfinite(progress.eta_seconds):
+        found.append(f"ETA {duration(progress.eta_seconds)}")
+    if math.isfinite(progress.kappa):
+        found.append(f"κ {number(progress.kappa, 2)}")
+    if math.isfinite(progress.median_seconds):
+        found.append(f"median {duration(progress.median_seconds)}")
+    if progress.streak > 1:
+        found.append(f"{progress.streak} in a row")
     return found
 
 
-def progress_text(figures: Sequence[str], end: Sequence[str], width: int, *, whole: bool = False) -> str:
-    """Join as many figures as fit in one line, with those of `end` after them; or all, in as few lines as possible.
+def progress_text(figures: Sequence[str], width: int, key: str, *, whole: bool = False) -> str:
+    """Join as many figures as fit in one line; or all, in as few lines as possible.
 
-    If even the first one does not fit with `end`, the line is the first alone, cut to `width`.
+    If some are left out, the line ends with the key that shows them. If even the first one does not fit, it is cut.
     """
     if whole:
-        short = [fit(text, min(cell_len(text), width)) for text in (*figures, *end)]
+        short = [fit(text, min(cell_len(text), width)) for text in figures]
         return "\n".join(_GAP.join(line) for line in packed(short, width, len(_GAP)))
-    room = width - cell_len(_GAP.join(["", *end]))
-    line = _GAP.join([*packed(figures, room, len(_GAP))[0], *end])
-    return line if cell_len(line) <= width else fit(figures[0], width)
+    for shown in range(len(figures), 0, -1):
+        more = [f"{key} {len(figures) - shown} more"] if shown < len(figures) else []
+        if cell_len(line := _GAP.join([*figures[:shown], *more])) <= width:
+            return line
+    return fit(figures[0], width)

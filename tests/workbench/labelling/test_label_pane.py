@@ -55,6 +55,39 @@ async def test_a_key_is_a_decision_and_shows_the_next_item() -> None:
         assert app.pane.state.last == replace(session.items[n], label=session.labels[n][1])
 
 
+async def test_the_choice_is_marked_on_its_side_for_a_moment_while_the_next_item_is_judged() -> None:
+    def headings() -> list[str]:
+        heading = next(line for line in app.text.splitlines() if "┬" in line)
+        return [side.strip("│─━ ") for side in heading.split("┬")]
+
+    session = FakeSession(items(6))
+    async with labelling(session) as (app, pilot):
+        assert headings() == ["1", "2"]
+        app.pane.flash = 60
+        marks = [("1", ["✓", "2"]), ("2", ["1", "✓"]), ("equals_sign", ["=", "="]), ("0", ["✗", "✗"])]
+        for n, (key, marked) in enumerate([*marks, ("space", ["1", "2"])], 1):
+            await pilot.press(key)
+            assert f"left {n}" in app.text
+            assert headings() == marked
+        await pilot.press("u", "u", "2")
+        assert headings() == ["1", "✓"]
+        await pilot.press("u")
+        assert headings() == ["1", "2"]
+        app.pane.flash = 0.01
+        await pilot.press("1")
+        await until(lambda: headings() == ["1", "2"])
+
+
+async def test_a_click_on_a_key_in_the_pane_presses_it() -> None:
+    session = FakeSession(items(3))
+    async with labelling(session, size=(80, 24)) as (app, pilot):
+        keys = app.reported("keys")
+        for place, text in enumerate(("first", "second", "both bad")):
+            await pilot.click("#label-keys", offset=(keys.index(text) - 2 + 1, 0))
+            await until(lambda place=place: place in session.judgements)
+        assert [one.choice for one in session.judgements.values()] == ["a", "b", "both_bad"]
+
+
 async def test_undo_goes_back_to_any_depth_and_restores_notes() -> None:
     session = FakeSession(items(3))
     async with labelling(session) as (app, pilot):
@@ -214,8 +247,8 @@ async def test_seconds_begin_when_the_pane_comes_into_sight() -> None:
 
 async def test_hints_name_remapped_keys() -> None:
     async with labelling() as (app, pilot):
-        app.set_keymap({"label.first": "j", "label.tie": "k", "label.guidelines": "G"})
-        session = FakeSession([item("same", "same"), *items(2)], guidelines="Be fair.")
+        app.set_keymap({"label.first": "j", "label.tie": "k"})
+        session = FakeSession([item("same", "same"), *items(2)])
         app.pane.display = False
         await pilot.pause()
         app.pane.display = True
@@ -224,7 +257,7 @@ async def test_hints_name_remapped_keys() -> None:
         app.pane.begin(session, session.now())  # type: ignore[arg-type]
         await pilot.pause()
         assert "identical texts: k is a tie" in app.reported("hint")
-        assert "guidelines G" in app.reported("progress")
+        assert " ".join(app.reported("keys").split()) == "j first 2 second k tie 0 both bad space skip < > strongly"
         await pilot.press("k", "j", "1")
         assert [judgement.choice for judgement in session.judgements.values()] == ["tie", "a"]
 

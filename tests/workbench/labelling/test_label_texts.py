@@ -20,6 +20,7 @@ from workbench.labelling.texts import (
     ItemTexts,
     Turn,
     completion_facts,
+    copy_text,
     figures,
     hints,
     judgement_text,
@@ -125,8 +126,8 @@ def drawn(lines: list[Line]) -> list[str]:
     return [plain(line) for line in lines]
 
 
-def laid_out(texts: ItemTexts, width: int, **style: bool) -> list[Line]:
-    lines, _, end = lay_out(texts, width, **style)
+def laid_out(texts: ItemTexts, width: int, height: int = 0, **style: bool) -> list[Line]:
+    lines, _, end = lay_out(texts, width, height, **style)
     return [*lines, end]
 
 
@@ -161,6 +162,51 @@ def test_completions_are_side_by_side_with_the_same_width_where_there_is_room_an
         assert all(left == right for left, right in sides)
     narrow = drawn(laid_out(one("left text", "right text"), 97))
     assert narrow.index(" left text".ljust(97)) < narrow.index(" right text".ljust(97))
+
+
+def test_in_a_narrow_pane_completions_are_side_by_side_only_if_both_fit() -> None:
+    def is_beside(texts: ItemTexts, width: int, height: int) -> bool:
+        return len(lay_out(texts, width, height)[1]) == 1
+
+    short, long = one("left text", "right text"), one("word " * 40, "word " * 60)
+    assert is_beside(short, 78, 14)
+    assert not is_beside(short, 50, 14)
+    assert not is_beside(long, 78, 9)
+    assert is_beside(long, 98, 9)
+    assert is_beside(one("left", "right", prompt="long\n" * 90), 78, 14), "a long prompt leaves room"
+
+
+@pytest.mark.parametrize(("width", "height"), [(78, 14), (118, 30)])
+def test_an_item_has_all_the_lines_there_are(width: int, height: int) -> None:
+    for texts in (one("a", "b"), one("a", "b", "c")):
+        assert len(laid_out(texts, width, height)) == height
+
+
+TRANSCRIPT = "\n\nHuman: Hi there.\n\nAssistant: Yes?\n\nHuman: What is 10+19?\n\nAssistant:"
+
+
+def test_a_transcript_is_shown_as_turns_with_their_roles_and_copied_as_it_is() -> None:
+    texts = one(" Eleven.", " Good question.\n\nHuman: Well?", prompt=TRANSCRIPT)
+    lines = laid_out(texts, 120)
+    assert [line.strip() for line in drawn(lines)[1:4]] == [
+        "user       Hi there.",
+        "assistant  Yes?",
+        "user       What is 10+19?",
+    ]
+    assert marked(lines, "quiet") == "Yes?Well?", "what goes before the answers, and what is none"
+    sides = [tuple(map(str.strip, line.split("│"))) for line in drawn(lines) if "│" in line]
+    assert sides[0] == ("assistant  Eleven.", "assistant  Good question.")
+    assert sides[1] == ("", "user       Well?"), "a turn that the model has written for the user"
+    assert TRANSCRIPT in copy_text(texts)
+    narrow = [line.strip() for line in drawn(laid_out(texts, 40))]
+    assert narrow[1:5] == ["user", "Hi there.", "assistant", "Yes?"]
+
+
+def test_blank_lines_around_texts_are_not_shown_unless_only_they_differ() -> None:
+    lines = drawn(laid_out(one("\n \n  one\n\n", "\ntwo", prompt="\n\nWhy?"), 120))
+    assert lines[1].strip() == "Why?"
+    assert [part.rstrip() for part in lines[3].split("│")] == ["   one", " two"], "its indent stays"
+    assert marked(laid_out(one("\nsame", "same"), 120, diff=True), "differs") == "␊"
 
 
 def test_words_that_the_other_side_does_not_have_are_marked_message_by_message() -> None:
@@ -280,6 +326,17 @@ async def test_a_terminal_that_changes_its_size_keeps_the_item_and_the_begun_jud
         assert app.text.splitlines()[4].split() == first.split(), "the reading position stays"
 
 
+async def test_differences_are_underlined_without_a_key_where_the_texts_are_much_alike() -> None:
+    texts = "the cat sat down on the red mat", "the cat sat down on the blue mat"
+    session = FakeSession([item(*texts), item("nothing", "in common"), item(*texts)])
+    async with labelling(session) as (app, pilot):
+        for shown in (True, False, True):
+            assert ("underlined" in app.reported("hint")) == shown
+            await pilot.press("1")
+        await pilot.press("u", "d")
+        assert "underlined" not in app.reported("hint")
+
+
 async def test_markdown_and_diff_stay_for_the_items_that_follow() -> None:
     session = FakeSession([item("**one** a", "**one** b", prompt="p"), item("**two** a", "**two** b", prompt="q")])
     async with labelling(session) as (app, pilot):
@@ -316,25 +373,26 @@ def test_figures_are_shown_with_their_units_and_intervals() -> None:
         "ann␛",
         "━━────────────── 31 of 200",
         "212/h",
-        "median 9.0s",
+        "own agreement 3.5/4",
+        "left 50% (33 to 67)",
+        "longer 72% (52 to 86)",
         "ETA 48m 00s",
+        "κ 0.75",
+        "median 9.0s",
         "31 in a row",
-        "agreement with yourself 3.5/4, κ 0.75",
-        "left chosen 50% (33 to 67)",
-        "longer (chars) chosen 72% (52 to 86)",
     ]
 
 
-def test_unknown_figures_are_left_out_and_shares_of_few_labels_have_no_interval() -> None:
+def test_unknown_figures_are_left_out_and_so_are_shares_of_few_labels() -> None:
     nan, nothing = float("nan"), Share(0, 0, *[float("nan")] * 3)
     rates = dict.fromkeys(("per_hour", "median_seconds", "eta_seconds", "kappa"), nan)
     shares = dict.fromkeys(("left_side", "longer", "same"), nothing)
     unknown = progress(done=0, left=None, streak=0, **rates, **shares)
     assert figures("ann", unknown) == ["ann", f"{'─' * 16} 0 done, next goal 50"]
-    assert figures("ann", progress(kappa=nan))[6] == "agreement with yourself 3.5/4"
-    for count, reported in ((1, "(n = 1)"), (11, "(n = 11)"), (12, "(76 to 100)")):
+    assert not any("κ" in figure for figure in figures("ann", progress(kappa=nan)))
+    for count in (1, 11, 12):
         share = Share(count, count, 1.0, *wilson_interval(count, count))
-        assert figures("ann", progress(longer=share))[-1] == f"longer (chars) chosen 100% {reported}"
+        assert ("longer 100% (76 to 100)" in figures("ann", progress(longer=share))) == (count == 12)
     goals = [figures("ann", progress(done=done, left=None))[1] for done in (0, 49, 50, 199, 200, 999, 2000)]
     assert [goal.rsplit(" ", 1)[1] for goal in goals] == ["50", "50", "100", "200", "500", "1,000", "5,000"]
     assert goals[2].startswith("━" * 8 + "─")
@@ -342,28 +400,31 @@ def test_unknown_figures_are_left_out_and_shares_of_few_labels_have_no_interval(
 
 @given(st.lists(st.text("ab日", min_size=1, max_size=9), min_size=1, max_size=8), st.integers(4, 60))
 def test_figures_fit_their_line_and_all_of_them_their_lines(reported: list[str], width: int) -> None:
-    assert cell_len(progress_text(reported, ["g"], width)) <= width
-    lines = progress_text(reported, [], width, whole=True).splitlines()
+    line = progress_text(reported, width, "p")
+    assert cell_len(line) <= width
+    if (shown := line.split("   "))[-1].startswith("p "):
+        assert [*shown[:-1]] == reported[: len(shown) - 1]
+        assert shown[-1] == f"p {len(reported) - len(shown) + 1} more"
+    lines = progress_text(reported, width, "p", whole=True).splitlines()
     assert all(cell_len(line) <= width for line in lines)
     if all(cell_len(text) <= width for text in reported):
         assert [text for line in lines for text in line.split("   ")] == reported
 
 
 async def test_figures_that_do_not_fit_on_a_line_are_one_key_away() -> None:
-    session = FakeSession(items(3), guidelines="hash")
+    session = FakeSession(items(3))
     session.figures = {name: getattr(progress(), name) for name in Progress.__slots__}
     async with labelling(session, size=(80, 24)) as (app, pilot):
-        assert app.reported("progress") == "ann   ━━────────────── 31 of 200   212/h   median 9.0s   guidelines g"
+        assert app.reported("progress") == "ann   ━━────────────── 31 of 200   212/h   own agreement 3.5/4   p 6 more"
         await pilot.press("p")
-        assert "longer (chars) chosen 72% (52 to 86)" in app.text
-        assert "guidelines g" in app.text
+        assert "longer 72% (52 to 86)" in app.text
         await pilot.press("1")
-        assert "longer (chars) chosen 72% (52 to 86)" in app.text
+        assert "longer 72% (52 to 86)" in app.text
         await pilot.press("p")
-        assert "longer (chars)" not in app.text
+        assert "longer" not in app.text
 
 
 async def test_a_turn_without_a_role_or_text_is_marked() -> None:
     broken: Any = [{"content": "no role"}, {"role": "user"}]
     async with labelling(FakeSession([item("a", "b", prompt=broken)])) as (app, _):
-        assert rows(app)[3:8] == ["?", "no role", "", "user", "empty"]
+        assert rows(app)[3:5] == ["?     no role", "user  empty"]

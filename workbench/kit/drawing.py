@@ -115,7 +115,7 @@ DRAWN = {
     f"drawn--{role}"
     for role in (
         *("text", "strong", "muted", "axis", "series", "ema", "target", "missing", "alert", "cursor", "selected"),
-        *("accent", "policy", "reference", "better", "worse", "warning", "error"),
+        *("accent", "policy", "reference", "better", "worse", "warning", "error", "bar"),
         *(f"run-{number}" for number in range(1, OVERLAYS + 1)),
     )
 }

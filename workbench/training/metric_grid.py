@@ -156,7 +156,7 @@ def metric_bars(
     stacks = []
     for place, (bucket, value) in enumerate(zip(columns, values, strict=True)):
         cells = bar(scale.position(value), height)
-        role = "target" if metric.beyond(value) else "muted"
+        role = "target" if metric.beyond(value) else "bar"
         if bucket is not None and bucket.missing:
             cells, role = [MISSING, *cells[1:]], "missing"
         stack = [(cell, role) for cell in cells]

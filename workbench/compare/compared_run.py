@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ LETTERS = string.ascii_uppercase
 """Letters of the groups, in the order in which they were named. No more can be compared at once."""
 PROMPTS = 3  # answered by several runs, that are shown
 _LEAST, _SHARE = 5, 20
+_COMMON = 3  # characters at the front of names that are not worth shortening
 _FILES = 50  # most of each run that are searched for shared prompts: about 0.3 s
 
 
@@ -153,7 +156,15 @@ def known(value: float) -> float | None:
 
 def columns(groups: Sequence[RunGroup]) -> list[Piece]:
     """Return the headings of a table's columns, one for each group."""
-    return [(f"{group.letter} {visible(group.name)}", group.role) for group in groups]
+    names = short_names([visible(group.name) for group in groups])
+    return [(f"{group.letter} {name}", group.role) for group, name in zip(groups, names, strict=True)]
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Return `names` with … in place of the words at the front that all of them share."""
+    alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    common = re.sub(r"[^-_/= ]*$", "", "".join(letter for letter, *_ in alike)) if len(names) > 1 else ""
+    return [f"…{name[len(common) :]}" if len(common) > _COMMON else name for name in names]
 
 
 def windows_text(runs: Sequence[ComparedRun]) -> str:

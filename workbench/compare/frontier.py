@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from trainer.events import Evaluation
 from workbench.compare.compared_run import RunGroup, mean
 from workbench.kit.axes import Axis, scale_of, tick_texts, ticks
 from workbench.run.history import MetricHistory
 from workbench.run.metrics import METRICS
-from workbench.run.view import RunView
 from workbench.text import Line, Piece, line_of
 
 _MANY = 5  # evaluations that suffice for a comparison
@@ -68,7 +68,7 @@ def curves_of(groups: Sequence[RunGroup]) -> list[list[Curve]]:
     scores of training batches, such as a DPO run, is always compared on held-out prompts.
     """
     found = [
-        [(batch_points(run.view.history, run.window), evaluation_points(run.view)) for run in group.runs]
+        [(batch_points(run.view.history, run.window), evaluation_points(run.view.evaluations)) for run in group.runs]
         for group in groups
     ]
     many = all(len(e) >= _MANY for of_group in found for t, e in of_group if t or e)
@@ -82,22 +82,24 @@ def curves_of(groups: Sequence[RunGroup]) -> list[list[Curve]]:
 
 
 def batch_points(history: MetricHistory, size: int) -> list[Point]:
-    """Return means over `size` neighbouring iterations, a fifth of that apart; over all if there are fewer.
-
-    None if runs of this kind have no score or no KL.
-    """
+    """Return the `means` over `size` iterations; none if runs of this kind have no score or no KL."""
     if not {"kl", "score_mean"} <= {*history.names}:
         return []
-    known = _finite(map(Point, history.numbers, history.column("kl"), history.column("score_mean")))
+    return means(map(Point, history.numbers, history.column("kl"), history.column("score_mean")), size)
+
+
+def means(points: Iterable[Point], size: int) -> list[Point]:
+    """Return means over `size` neighbouring points, a fifth of that apart; over all if there are fewer."""
+    known = _finite(points)
     size = min(size, len(known))
     ends = range(len(known), max(size - 1, 0), -max(size // _STEPS, 1))
     parts = (known[end - size : end] for end in reversed(ends))
     return _finite(Point(part[-1].iteration, mean(p.kl for p in part), mean(p.score for p in part)) for part in parts)
 
 
-def evaluation_points(view: RunView) -> list[Point]:
-    """Return the evaluations on held-out prompts, including the one before the first iteration."""
-    return _finite(Point(e.iteration, e.kl, e.score_mean) for e in view.evaluations)
+def evaluation_points(evaluations: Iterable[Evaluation]) -> list[Point]:
+    """Return the points of evaluations on held-out prompts, including the one before the first iteration."""
+    return _finite(Point(e.iteration, e.kl, e.score_mean) for e in evaluations)
 
 
 def best(points: Iterable[Point], kl: float = math.inf) -> Point | None:
@@ -167,7 +169,7 @@ def plot(
                     cells |= {at: (digit, "muted") for at, digit in zip(free, str(point.iteration), strict=True)}
                     break
         cells[place(cursor)] = CURSOR, "cursor"
-    values = ticks(y_scale, max(down // _LINES_A_TICK, 1))
+    values = ticks(y_scale, max(down // _LINES_A_TICK, 3))
     labels = {row_of(value): text for value, text in zip(values, tick_texts(values), strict=True)}
     return [
         [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from rich.cells import cell_len
@@ -11,12 +12,13 @@ from rich.cells import cell_len
 from trainer.engine.live_settings import in_words
 from trainer.errors import counted
 from workbench.compare.compared_run import RunGroup, columns
-from workbench.text import TABLE_GAP, Line, fit, notes, table_line, text_lines, visible
+from workbench.text import TABLE_GAP, Line, fit, notes, padded, table_line, text_lines, visible
 
 _MOST = 100  # differences that are shown; configurations have fewer settings
 _NAME = "run.name"  # differs between any two runs
 _LONGEST = 1000  # characters of a value, at most
 _VALUE_LINES = 4
+_LEAST_WRAPPED = 16  # columns from which a value is wrapped within its column
 _CHANGES = 5  # shown of each run
 _WHERE = "run.dir"
 _SEED = "run.seed"
@@ -155,7 +157,7 @@ def setting_lines(groups: Sequence[RunGroup], settings: ComparedSettings, width:
 
 
 def _difference_lines(groups: Sequence[RunGroup], differences: Sequence[Difference], width: int) -> Iterator[Line]:
-    """Yield a table of the short values, then the long ones after the letters of their groups.
+    """Yield a table with a column for each group, then the values that are too long for it, after their letters.
 
     groups: those that `differences` have values of, in order.
     """
@@ -166,16 +168,18 @@ def _difference_lines(groups: Sequence[RunGroup], differences: Sequence[Differen
     if not rows:
         return
     keys = min(max(cell_len(key) for key, _ in rows), width // 2)
-    room = max((width - keys) // len(groups) - TABLE_GAP, 0)
-    short = [row for row in rows if max(map(cell_len, row[1])) <= room]
-    if short:
+    room = max((width - keys) // len(groups) - TABLE_GAP, 1)
+    lines = 1 if room < _LEAST_WRAPPED else _VALUE_LINES
+    if short := [row for row in rows if max(len(text_lines(text, room)) for text in row[1]) <= lines]:
         headings = columns(groups)
         keys = min(max(cell_len(key) for key, _ in short), keys)
-        widest = max(cell_len(text) for _, texts in short for text in texts)
+        widest = min(max(cell_len(text) for _, texts in short for text in texts), room)
         cells = max(widest, min(max(cell_len(name) for name, _ in headings), room))
-        yield table_line([(" " * keys, "text")], headings, cells)
+        yield table_line([(padded("setting", keys), "muted")], headings, cells)
         for key, texts in short:
-            yield table_line([(fit(key, keys), "text")], ((text, "text") for text in texts), cells)
+            wrapped = zip_longest(*(text_lines(text, cells) for text in texts), fillvalue="")
+            for place, parts in enumerate(wrapped):
+                yield table_line([(fit("" if place else key, keys), "text")], ((part, "text") for part in parts), cells)
     for key, texts in rows:
         if (key, texts) not in short:
             yield [(fit(key, width).rstrip(), "text")]

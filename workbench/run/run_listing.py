@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainer.errors import StorageError
-from trainer.events import Alarm, Iteration, RewardModelEvaluation, RunEnded
+from trainer.events import Alarm, Evaluation, Iteration, RewardModelEvaluation, RewardModelStep, RunEnded
 from trainer.runs.folder import RunFolder, run_folders
 from trainer.runs.journal import JournalReader, without_superseded
 from trainer.runs.listing import PPO, RunSummary, summary_of
+from workbench.run.metrics import MAIN
 from workbench.run.sentences import SIGNS as LEVELS
 from workbench.run.sentences import errors
-from workbench.text import percent
 
 SIGNS = {"training": "●", "done": "✓", "stopped": "■", "failed": "✖", "interrupted": "!"}
 
@@ -86,16 +86,20 @@ def age(started: float | None, now: float) -> str:
 
 
 class Glance(NamedTuple):
-    """A run at a glance. scores and kls: one number for each iteration, NaN where it has none."""
+    """A run at a glance. scores and kls: one number for each iteration, NaN where it has none.
+
+    Those of a run on comparisons are its two `MAIN` metrics, too.
+    """
 
     run: RunSummary
     scores: Sequence[float] = ()
     kls: Sequence[float] = ()
     first: int = 1  # iteration of the first number
-    result: str = ""  # of a run on comparisons
+    held_out: RewardModelEvaluation | None = None  # the newest, of a run on comparisons
     seconds: float = math.nan  # mean of an iteration
     ended: float | None = None  # unix seconds, as are the times of the alarms
     alarms: Sequence[tuple[float, str]] = ()  # time and code
+    evaluations: Sequence[Evaluation] = ()
 
 
 def glance_at(run: RunSummary) -> Glance:
@@ -105,19 +109,25 @@ def glance_at(run: RunSummary) -> Glance:
         events = without_superseded(reader.poll())
     except StorageError:  # the listing reports it
         events = []
-    steps = [event for _, event in events if isinstance(event, Iteration) and event.iteration <= run.iteration]
-    seconds = [sum(step.seconds.values()) for step in steps]
+    steps = [
+        event
+        for _, event in events
+        if isinstance(event, Iteration | RewardModelStep) and event.iteration <= run.iteration
+    ]
+    seconds = [sum(step.seconds.values()) for step in steps if isinstance(step, Iteration)]
+    scores, kls = ([getattr(step, name, math.nan) for step in steps] for name in MAIN.get(run.kind, MAIN[PPO]))
     held_out = [event for _, event in events if isinstance(event, RewardModelEvaluation)]
     ends = [at for at, event in events if isinstance(event, RunEnded)]
     return Glance(
         run,
-        [step.score_mean for step in steps],
-        [step.kl for step in steps],
+        scores,
+        kls,
         first=steps[0].iteration if steps else 1,
-        result=f"{percent(held_out[-1].accuracy)} held out" if held_out and run.kind != PPO else "",
+        held_out=held_out[-1] if held_out and run.kind != PPO else None,
         seconds=sum(seconds) / len(seconds) if seconds else math.nan,
         ended=ends[-1] if ends and run.state != "training" else None,
         alarms=[(at, event.code) for at, event in events if isinstance(event, Alarm)],
+        evaluations=[event for _, event in events if isinstance(event, Evaluation)],
     )
 
 

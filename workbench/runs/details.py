@@ -27,7 +27,8 @@ _NAMED = 3  # runs that the news name, at most
 _LONGEST_PROBLEM = 500  # characters, at most
 _LONGEST = 200  # characters of the origin, at most
 _REPORT = 120  # columns of the report
-_STYLES = {"text": "", "strong": "bold"}  # else muted
+_STYLES = {"text": "", "strong": "bold"} | {f"run-{letter}": f"$chart-{n}" for n, letter in enumerate("ABCDE", 2)}
+"""Styles of the roles, as in the picture beside; else muted."""
 
 
 def news(glances: Sequence[Glance], labels: int, since: float) -> str:
@@ -99,7 +100,7 @@ def differences_content(groups: Sequence[RunGroup], width: int) -> Content:
     settings = compared_settings(groups)
     problems = [problem for group in groups for problem in group.runs[0].problems]
     lines = [Content.styled(f"✖ {visible(problem)}", "$text-error") for problem in problems]
-    lines += [Content.styled(f"▲ {visible(caution)}", "$text-warning") for caution in cautions(settings.between)]
+    lines += [Content.styled(f"! {visible(caution)}", "$text-warning") for caution in cautions(settings.between)]
     for line in setting_lines(groups, settings, width):
         lines.append(Content.assemble(*((text, _STYLES.get(role, "$text-muted")) for text, role in line)).rstrip())
     return Content("\n").join(lines)

@@ -1,4 +1,4 @@
-"""Home: what can be done next, the runs of a folder, how they went, and the actions on them."""
+"""Home: the loop from prompts to a policy, the runs of a folder, how they went, and the actions on them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.containers import Container, VerticalScroll
 from textual.content import Content
 from textual.events import Show
 from textual.message import Message
@@ -41,41 +41,45 @@ from workbench.runs.details import (
     read_detail,
     write_comparison,
 )
-from workbench.runs.table import FactsReader, HomeChoices, HomeFacts, RunTable
+from workbench.runs.loop import FactsReader, HomeFacts, HomeLoop, explanation
+from workbench.runs.table import RunTable
 from workbench.text import has_words, visible
 
 RunRequest = Literal["open", "resume", "branch", "duplicate"]  # about the run under the cursor
 
 INTERVAL = 2.0  # seconds between looks at the folder
-_ROOMY = 26  # lines from which there are large curves below the table
+_ROOMY = 30  # lines from which there are large curves below the table
+_LEAST = 20  # columns of the differences of runs
+_BESIDE = 100  # columns from which the differences of runs are beside a picture of them
 
 
 class RunsPane(Pane):
-    """Pane with what can be done, a table of runs, details of the selected one and a comparison of the marked ones.
+    """Pane with the loop, a table of runs, details of the selected one and a comparison of the marked ones.
 
-    facts: reads the choices above the runs; None for none. since: the last visit, unix seconds, 0 for never. It reads
+    facts: reads the loop above the runs; None for none. since: the last visit, unix seconds, 0 for never. It reads
     on threads, and only while it is displayed or runs train elsewhere.
     """
 
     TITLE = "Home"
     DOCS = "quickstart"
     HELP = (
-        "Start here: train, label, or make a configuration of your own. Below are all runs in the folder, newest "
-        "first. Score and KL are means of the last five iterations. Open a run to view or follow it, resume it, branch "
-        "it from a checkpoint, or start from its configuration. Mark two or more to compare their configurations and "
-        "curves. A run in the trash can be restored."
+        "Start here. The stations lead from prompts to a policy that is trained on your judgement, and the thick line to "
+        "the one that comes next; each has a key. Below are all runs in the folder, newest first. Score and KL are means "
+        "of the last five iterations. Open a run to view or follow it, resume it, branch it from a checkpoint, or start "
+        "from its configuration. Mark two or more to compare their configurations, and their score against their KL: "
+        "up and to the left is better. A run in the trash can be restored."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", "choose", id="home.choose", tooltip="Do what the cursor is on"),
-        Binding("t", "choose('train')", "train", show=False, id="home.train", tooltip="Train the configuration"),
-        Binding("l", "choose('label')", "label", show=False, id="home.label", tooltip="Choose the better response"),
-        Binding(
-            "g",
-            "choose('configure')",
-            "new configuration",
-            show=False,
-            id="home.configure",
-            tooltip="Make a configuration in three questions",
+        *(
+            Binding(key, f"choose('{name}')", text, show=False, id=f"home.{name}", tooltip=tooltip)
+            for key, name, text, tooltip in (
+                ("1,g", "configure", "new configuration", "Make a configuration in three questions"),
+                ("2,t", "train", "train", "Train the configuration"),
+                ("3,l", "label", "label", "Choose the better response"),
+                ("4", "reward", "reward model", "Train a reward model on the labels, or look at it"),
+                ("5", "use", "train on it", "Use the reward model as the reward, and train on it"),
+            )
         ),
         Binding("enter", "ask('open')", "open", id="runs.open", tooltip="Show the selected run in the panes"),
         Binding("slash", "filter", "filter", id="runs.filter", tooltip="List runs by name, state, model or reward"),
@@ -142,15 +146,16 @@ class RunsPane(Pane):
         self._trashed: list[RunFolder] = []  # by this pane, the last one last
 
     def compose(self) -> ComposeResult:
-        choices = HomeChoices()
-        choices.display = choices.can_focus = self._facts_reader is not None
-        yield choices
+        loop = HomeLoop()
+        loop.display = loop.can_focus = self._facts_reader is not None
+        yield loop
         yield RunTable()
         yield FilterField("name, state, model, reward")
         yield CutText(most=6, id="run-detail")
-        with VerticalScroll(id="run-comparison"):
-            yield Static(id="run-differences", markup=False)
-        yield Drawn(id="run-curves")
+        with Container(id="run-below"):
+            with VerticalScroll(id="run-comparison"):
+                yield Static(id="run-differences", markup=False)
+            yield Drawn(id="run-curves")
         yield CutText(most=5, id="home-news")
 
     def on_mount(self) -> None:
@@ -165,8 +170,8 @@ class RunsPane(Pane):
     def _go_to_other_list(self, message: CursorList.Left) -> None:
         if message.by > 0 and self._glances:
             self.query_one(RunTable).focus()
-        elif message.by < 0 and self._facts.choices:
-            self.query_one(HomeChoices).focus()
+        elif message.by < 0 and self._facts.stations:
+            self.query_one(HomeLoop).focus()
 
     def badge_for(self, view: RunView) -> Badge:
         folder = Path(view.started.folder) if view.started else None  # also of a hidden pane: for its badge
@@ -235,15 +240,15 @@ class RunsPane(Pane):
         self._show_facts()
 
     def _show_facts(self) -> None:
-        """Show the choices, what happened since the last visit, and the machine."""
+        """Show the loop, what happened since the last visit, and the machine."""
         keys = keys_of(self)
-        choices = [choice._replace(key=keys[f"home.{choice.key}"]) for choice in self._facts.choices]
-        self.query_one(HomeChoices).show(choices)
+        stations = [one._replace(key=keys[f"home.{one.key}"]) for one in self._facts.stations]
+        self.query_one(HomeLoop).show(stations, self._facts.following)
         wanted = self._since and not self._in_trash
         happened = news(list(self._glances.values()), self._facts.labels, self._since) if wanted else ""
         lines = [Content(happened), Content.styled(self._facts.machine, "$text-muted")]
         foot = self.query_one("#home-news", CutText)
-        foot.display = any(lines)
+        foot.display = any(lines) and len(self._marked) < 2
         foot.update(Content("\n").join(filter(None, lines)))
         self._arrange()
 
@@ -264,7 +269,7 @@ class RunsPane(Pane):
             message = "No matching runs"
         elif self._workspace.problem or self._in_trash:
             message = self._workspace.problem or "The trash is empty"
-        self.query_one(RunTable).show(shown, time.time(), self._glances, message=visible(message))
+        self.query_one(RunTable).show(shown, time.time(), self._glances, message=f"  {visible(message)}")
         found = f"{len(shown)} of {len(self._glances)}" if query else ""
         self.border_subtitle = ", ".join(filter(None, ("trash" if self._in_trash else "", found)))
         self._arrange()
@@ -315,28 +320,37 @@ class RunsPane(Pane):
             )
         elif marked and self._comparison is not None:
             width = area.scrollable_content_region.width or self.size.width
-            differences.update(differences_content(self._comparison, width))
+            differences.update(differences_content(self._comparison, max(width, _LEAST)))
         names = marked if len(marked) > 1 else [run.name] if run else []
         glances = [self._glances[name] for name in names if name in self._glances]
-        self.query_one("#run-curves", Drawn).show(partial(curves_of, glances))
+        new = partial(explanation, self.query_one(HomeLoop).items)
+        self.query_one("#run-curves", Drawn).show(partial(curves_of, glances) if self._glances else new)
 
     def on_resize(self) -> None:
         self._arrange()
         self.call_after_refresh(self._show_selected)  # once the table has its size
 
     def _arrange(self) -> None:
-        """Draw large curves below the table where there is room; the table then has the lines of its runs."""
-        height = self.content_size.height - self.query_one(HomeChoices).outer_size.height
-        roomy = self.query_one("#run-curves").display = bool(self._glances) and height >= _ROOMY
-        self.set_class(roomy, "-roomy")
-        lines = max(min(len(self._glances) + 1, height // 3), 4)
-        self.query_one(RunTable).styles.height = lines if roomy else "1fr"
+        """Give the table the lines of its runs where there is room below for curves, a comparison or an explanation."""
+        loop, compares = self.query_one(HomeLoop), len(self._marked) > 1
+        width, height = self.content_size
+        loop.display = self._facts_reader is not None and (not compares or loop.has_focus or height >= _ROOMY)
+        new = self._workspace is not None and not self._glances and not self._in_trash and bool(loop.items)
+        below = compares or new or (bool(self._glances) and height >= _ROOMY)
+        self.query_one("#run-below").display = below or bool(self._marked)
+        self.query_one("#run-curves").display = below
+        self.query_one("#run-detail").display = bool(self._glances) and not compares
+        self.set_class(below, "-below")
+        self.set_class(below and width >= _BESIDE, "-beside")
+        loop.styles.height = 5 if new else 6  # the table has a blank line for its heading
+        lines = 2 if new else max(min(len(self._glances) + 1, height // 3), 4)
+        self.query_one(RunTable).styles.height = lines if below else "1fr"
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        run, on_run = self.selected, not self.query_one(HomeChoices).has_focus
+        run, on_run = self.selected, not self.query_one(HomeLoop).has_focus
         match action, *parameters:
             case "choose", str(key):
-                return any(choice.key == key for choice in self._facts.choices)
+                return any(one.key == key for one in self._facts.stations)
             case ["choose"]:
                 return not on_run
             case "ask", "open":
@@ -357,15 +371,15 @@ class RunsPane(Pane):
 
     @on(CursorList.Opened)
     def _open_clicked(self) -> None:
-        if self.query_one(HomeChoices).has_focus:
+        if self.query_one(HomeLoop).has_focus:
             self.action_choose()
         else:
             self.action_ask("open")
 
     def action_choose(self, key: str = "") -> None:
-        """Do the choice with this key, or the one under the cursor."""
-        selected = self.query_one(HomeChoices).selected
-        chosen = next((choice for choice in self._facts.choices if choice.key == key), None) if key else selected
+        """Do what the station with this key is for, or the one under the cursor."""
+        selected = self.query_one(HomeLoop).selected
+        chosen = next((one for one in self._facts.stations if one.key == key), None) if key else selected
         if chosen is not None:
             self.post_message(self.Chosen(chosen.what))
 
@@ -453,6 +467,7 @@ class RunsPane(Pane):
         folders = [RunFolder(self.runs_dir / name) for name in names] if len(names) > 1 else []
         if folders:
             self._compare(folders)
+        self._show_facts()
         self._show_selected()
         compared = [folder.root for folder in folders]
         if compared != self._compared:

@@ -1,4 +1,4 @@
-"""The two lists of Home: what can be done next, and the table of runs, with their columns and order."""
+"""The table of runs, with its columns and order."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from textual.binding import BindingType
 from trainer.runs.listing import RECENT, RunSummary
 from workbench.kit.cursor_list import CursorList, cursor_bindings, under_cursor
 from workbench.kit.glyphs import sparkline
-from workbench.run.run_listing import SIGNS, Glance, Workspace, age, is_alarmed, state_sign
+from workbench.run.run_listing import SIGNS, Glance, age, is_alarmed, state_sign
 from workbench.run.sentences import state_text
-from workbench.text import Line, fit, fit_name, fit_start, number, visible
+from workbench.text import Line, fit, fit_name, number, percent, visible
 
 _LONGEST = 100  # characters of a cell, at most
 _CURVE = 16  # columns
 _GUTTER = 2  # columns before the first: marked, or open on the screen
 _GAP = 2
-_INDENT = "  "
 
 
 class Column(NamedTuple):
@@ -164,7 +163,7 @@ class RunTable(CursorList[RunSummary]):
 
     def header_line(self, width: int) -> Line:
         line: Line = [(" " * _GUTTER, "")]
-        for key, columns in self._widths().items():
+        for key, columns in self._widths().items() if self.items else ():
             column = _BY_KEY[key]
             sign = ("▾" if column.numeric != self.reversed else "▴") if key == self.sorted_by else ""
             name = column.heading if cell_len(column.heading + sign) <= columns else column.heading.partition(" ")[0]
@@ -180,7 +179,9 @@ class RunTable(CursorList[RunSummary]):
         pieces: Line = [(sign.ljust(_GUTTER), "")]
         for key, columns in self._widths().items():
             glance = self._glances.get(run.name)
-            curve = (glance.result or sparkline(glance.scores, columns)) if glance else ""
+            curve = sparkline(glance.scores, columns) if glance else ""
+            if glance and glance.held_out:
+                curve = f"{percent(glance.held_out.accuracy)} held out"
             shown = cells[key] if key != "curve" else curve
             text = fit_name(shown, columns) if key == "name" else fit(shown, columns, right=_BY_KEY[key].numeric)
             pieces += [(text, roles.get(key, "")), (" " * _GAP, "")]
@@ -188,53 +189,3 @@ class RunTable(CursorList[RunSummary]):
 
     def _widths(self) -> dict[str, int]:
         return column_widths(self._natural, self.scrollable_content_region.width)
-
-
-class Choice(NamedTuple):
-    """Something to do. what: its name for the program. title, text: safe to print.
-
-    key: the name of its binding, without `home.`; in the list, the key.
-    """
-
-    key: str
-    what: str
-    title: str
-    text: str
-
-
-class HomeFacts(NamedTuple):
-    """Content of the pane besides the runs: choices, the labels added since the last visit, and the machine."""
-
-    choices: Sequence[Choice] = ()
-    labels: int = 0
-    machine: str = ""
-
-
-FactsReader = Callable[[], Callable[[Workspace | None], HomeFacts]]
-"""Returns a function that reads the facts on a thread; for None in place of the runs, it reads no file."""
-
-
-class HomeChoices(CursorList[Choice]):
-    """The choices, which look and work like buttons."""
-
-    CSS_NAME = "home-choices"
-    CLICKS = 1
-    HEADER_HEIGHT = 1
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"home-choices--{role}" for role in ("key", "title", "cursor", "muted")}
-    BINDINGS: ClassVar[list[BindingType]] = cursor_bindings("home", "choice")
-
-    def show(self, choices: Sequence[Choice]) -> None:
-        """Show the choices."""
-        self.items = choices
-        self.styles.height = len(choices) + 2
-        self.put_cursor(self.cursor)
-
-    def header_line(self, width: int) -> Line:
-        return [(fit_start("  What do you want to do?", width), "muted")]
-
-    def item_line(self, index: int, line: int, width: int) -> Line:
-        choice, longest = self.items[index], max(len(one.title) for one in self.items)
-        head = f"{_INDENT}{choice.key}{_INDENT}{choice.title:{longest}}{_INDENT}"
-        pieces: Line = [(_INDENT, ""), (choice.key, "key"), (head[len(_INDENT + choice.key) :], "title")]
-        pieces.append((fit_start(choice.text, width - len(head)), "muted"))
-        return under_cursor(pieces, width) if index == self.cursor and self.has_focus else pieces

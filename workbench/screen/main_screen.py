@@ -41,8 +41,9 @@ from workbench.run.run_listing import Workspace
 from workbench.run.run_on_disk import whole_run
 from workbench.run.sample_table import TokenSample
 from workbench.run.supervisor import Supervisor
+from workbench.runs.loop import HomeFacts
 from workbench.runs.pane import RunsPane
-from workbench.runs.table import HomeFacts, RunTable
+from workbench.runs.table import RunTable
 from workbench.samples.ask_screen import AskScreen
 from workbench.samples.pane import SamplesPane
 from workbench.samples.sample_list import SampleListView
@@ -293,6 +294,10 @@ class MainScreen(MountedWhole, Screen[None]):
                 self.panes.go_to("label")
                 if self.label.worker is None:
                     self.labelling.request("start")
+            case "model":
+                self.labelling.request("train")
+            case "use":
+                self.labelling.request("use")
             case "configure":
                 self.panes.ask(self.steering.new_configuration())
             case pane:

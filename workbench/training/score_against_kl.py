@@ -32,7 +32,7 @@ def curve_of(view: RunView, other: int | None = None, name: str = "") -> Curve:
     other: number of a marked run; None for this one.
     """
     size = 1 if len(view.history) < _YOUNG else mean_of(len(view.history))
-    training, held_out = batch_points(view.history, size), evaluation_points(view)
+    training, held_out = batch_points(view.history, size), evaluation_points(view.evaluations)
     if other is None:
         return Curve("this run", training, held_out, _SIGN, _HELD_OUT, "series", on_held_out=not training)
     sign, role = LETTERS[other], f"run-{other + 1}"

@@ -16,7 +16,7 @@ from trainer.config import Config
 from trainer.config.pairs import DPOConfig
 from trainer.events import SettingChanged
 from trainer.runs.folder import RunFolder
-from workbench.compare.compared_run import ComparedRun, read_configs, shared_prompts
+from workbench.compare.compared_run import ComparedRun, read_configs, shared_prompts, short_names
 from workbench.compare.frontier import SEVERAL, Curve, Point, plot
 from workbench.compare.report import curve_lines, report_lines
 from workbench.compare.settings import (
@@ -104,8 +104,8 @@ def test_the_report_has_its_sections_letters_and_a_column_for_the_difference_of_
     assert titles == ["runs", "numbers", "score against KL", "curves", "settings", "the same prompts"]
     assert lines[1].startswith(" A quickstart-0001  ppo  done")
     assert lines[2].startswith(" B quickstart-0002  ppo  done")
-    (heading,) = [line for line in lines if line.endswith("B - A") and "quickstart" in line][:1]
-    assert "A quickstart-0001" in heading
+    (heading,) = [line for line in lines if line.endswith("B - A") and "A …0001" in line and "B …0002" in line][:1]
+    assert "A …0001  B …0002" in heading
     a, b, difference = next(line for line in lines if line.startswith("  score ")).split()[1:]
     assert float(difference) == pytest.approx(float(b) - float(a), abs=0.0015)
     unknown = ("win rate", "loss", "accuracy on pairs")
@@ -159,7 +159,7 @@ def test_curves_of_several_runs_are_on_one_scale_and_one_axis() -> None:
 
 def test_settings_that_differ_are_a_table_and_long_ones_a_list() -> None:
     runs = two_runs()
-    sources = [{"kind": "regex", "pattern": "x" * 60, "weight": 1.0}]
+    sources = [{"kind": "regex", "pattern": "x" * 200, "weight": 1.0}]
     long = compared("c", ppo_events(), config=config(reward={"sources": sources}))
     lines = text(setting_lines(singles(*runs, long), settings_of([*runs, long]), 80))
     assert "ppo.kl_coef" in lines[1]
@@ -167,6 +167,27 @@ def test_settings_that_differ_are_a_table_and_long_ones_a_list() -> None:
     assert lines[2] == "reward.sources"
     assert lines[3].startswith("  A B ")
     assert any(line.startswith("  C ") for line in lines)
+
+
+def test_a_value_that_needs_a_few_lines_stays_in_its_column() -> None:
+    paths = [f"/home/anna/study/prompts/of-{name}.jsonl" for name in ("the-first-weeks", "the-last-weeks")]
+    runs = [
+        compared(name, ppo_events(), config=config(data={"prompts": path}))
+        for name, path in zip("ab", paths, strict=True)
+    ]
+    heading, first, *more = text(setting_lines(singles(*runs), settings_of(runs), 60))
+    left, right = heading.index("A a"), heading.index("B b")
+    assert first.startswith("data.prompts ")
+    assert [line[:left].strip() for line in more] == [""] * len(more)
+    for path, cell in zip(paths, (slice(left, right), slice(right, None)), strict=True):
+        assert "".join(line[cell].strip() for line in (first, *more)) == f'"{path}"'
+
+
+def test_the_words_that_all_names_begin_with_are_shortened() -> None:
+    assert short_names(["quickstart-0001", "quickstart-0012"]) == ["…0001", "…0012"]
+    assert short_names(["kl_coef=0.02", "kl_coef=0.1"]) == ["…0.02", "…0.1"]
+    for names in (["a-1", "a-2"], ["quickstart-0001"], ["quickstart", "quicksort"], []):
+        assert short_names(names) == names
 
 
 def test_settings_of_one_kind_of_run_are_counted_and_folders_and_names_do_not_count() -> None:
@@ -277,7 +298,7 @@ def test_a_file_that_cannot_be_read_is_a_problem_of_one_line_and_the_others_are_
     shown = differences_content(groups, 100).plain.splitlines()
     assert shown[0].startswith("✖ ")
     assert str(tmp_path / "b" / "config.toml") in shown[0]
-    assert [line.split() for line in shown[1:]] == [["A", "a", "C", "c"], ["ppo.epochs", "2", "4"]]
+    assert [line.split() for line in shown[1:]] == [["setting", "A", "a", "C", "c"], ["ppo.epochs", "2", "4"]]
 
 
 @pytest.mark.parametrize("width", [20, 38, 60, 120])
@@ -291,7 +312,7 @@ def test_marked_runs_are_compared_in_any_width_and_warned_about(tmp_path: Path, 
         ),
     ]
     shown = differences_content(read_configs(folders), width).plain
-    assert shown.startswith("▲ different rewards: the scores are not comparable (reward.sources)")
+    assert shown.startswith("! different rewards: the scores are not comparable (reward.sources)")
     assert max(map(cell_len, shown.splitlines()[1:])) <= width
     if width > 60:
         assert "lexicon + 0.5 x length 40 tolerance=8" in shown

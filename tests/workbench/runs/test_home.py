@@ -1,15 +1,19 @@
-"""Home: what can be done, what is new, and curves of the runs."""
+"""Home: the loop and what comes next, what is new, and curves of the runs."""
 
 from __future__ import annotations
 
 import math
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 import scripted_run
+from compared_runs import events_of_kind
+from config_files import save_config
 from label_session import items
 from preferences_helper import add_label, preference
 from rich.cells import cell_len
@@ -21,6 +25,7 @@ from workbench_app import HOME, screen_text, settle, status, workbench
 from workspace_runs import LONG_NAME, write_run, write_workspace
 
 from trainer.config import Config, load_config
+from trainer.events import RewardModelEvaluation
 from trainer.files import read_toml
 from trainer.preferences.records import SessionPlan
 from trainer.preferences.sessions import begin_session
@@ -30,12 +35,13 @@ from trainer.runs.listing import RunSummary
 from workbench.kit.drawing import Drawn
 from workbench.kit.pane import Pane
 from workbench.run import run_listing
-from workbench.run.metrics import METRICS
+from workbench.run.metrics import METRICS, REWARD_MODEL
 from workbench.run.run_listing import Glance, Workspace, read_workspace
 from workbench.runs.curves import curve_lines
 from workbench.runs.details import news
+from workbench.runs.loop import HomeFacts, HomeLoop, loop_lines
 from workbench.runs.pane import RunsPane
-from workbench.runs.table import HomeChoices, RunTable
+from workbench.runs.table import RunTable
 from workbench.screen.home import NextRun, home_facts
 from workbench.screen.main_screen import MainScreen
 from workbench.system.environment import ScreenSettings
@@ -66,7 +72,10 @@ async def test_an_empty_workspace_says_how_to_begin() -> None:
         assert shown(screen) == {"home"}
         assert "SmolLM2-135M, 50 iterations" in text
         assert has_choice(screen, "Train the quickstart")
-        assert "GB, fits up to" in text
+        assert "GB, fits " in text
+        for name in ("Prompts", "Policy", "Labels", "Reward model", "Policy on it"):
+            assert text.count(name) >= 2, f"{name} is shown and explained"
+        assert "^p commands" in footer(screen)
         *rows, _footer = text.rstrip().splitlines()
         assert not any("…" in row for row in rows)
 
@@ -87,7 +96,8 @@ async def test_runs_are_listed_with_state_and_curves_at_every_size() -> None:
         assert "▁" in text
         await pilot.resize_terminal(60, 20)
         await settle(pilot)
-        assert has_choice(screen, "Train the quickstart")
+        assert has_choice(screen, "Label")
+        assert "5 Policy on it" in screen_text(screen)
 
 
 async def test_what_a_slow_reading_finds_is_shown_though_another_was_requested_meanwhile(
@@ -117,10 +127,10 @@ async def test_the_cursor_goes_from_the_choices_to_the_runs_and_enter_opens_one(
     write_workspace(time.time())
     async with workbench(size=(80, 24), pane=HOME) as (screen, pilot):
         await until(pilot, lambda: "broken" in screen_text(screen))
-        choices, table = screen.query_one(HomeChoices), screen.query_one(RunTable)
+        choices, table = screen.query_one(HomeLoop), screen.query_one(RunTable)
         assert choices.has_focus
         await until(pilot, lambda: "choose" in footer(screen))
-        await pilot.press(*["down"] * 3)
+        await pilot.press("right", "left", "down")
         await until(pilot, lambda: table.has_focus)
         await pilot.press("up")
         await until(pilot, lambda: choices.has_focus)
@@ -141,7 +151,7 @@ async def test_a_run_that_starts_from_home_goes_to_training_and_home_then_leads_
     folder = write_run("quickstart-0001", 2, began=time.time(), end=None)
 
     async with workbench(Script(scripted_run.wait), size=(80, 24), pane=HOME) as (screen, pilot):
-        await until(pilot, lambda: has_choice(screen, "Train the quickstart"))
+        await until(pilot, lambda: has_choice(screen, "Label"))
         screen.supervisor.start(screen.config.document.config)  # type: ignore[arg-type]  what starting ends in
         await until(pilot, lambda: shown(screen) == {"training"})
         await until(pilot, lambda: "iteration 1/12" in status(screen))
@@ -162,7 +172,9 @@ async def test_what_waits_for_labels_is_counted_to_the_end_of_a_session_and_not_
     with PreferenceStore(Path("preferences.db")) as store:
         begin_session(store, "ann", SessionPlan(queues=(), limit=limit)).put(items(3))
     async with workbench(Script(scripted_run.wait), size=(80, 24), pane=HOME) as (screen, pilot):
-        await until(pilot, lambda: f" {shown}" in screen_text(screen))
+        await until(pilot, lambda: has_choice(screen, "Train the quickstart"))
+        await pilot.press("right")
+        await until(pilot, lambda: f"Label  {shown}" in screen_text(screen))
 
 
 async def test_a_configuration_with_problems_is_to_be_fixed_before_it_is_trained(tmp_path: Path) -> None:
@@ -170,7 +182,7 @@ async def test_a_configuration_with_problems_is_to_be_fixed_before_it_is_trained
     broken.write_text("[ppo]\nkl_coef = -1\n")
     async with workbench(source=str(broken), size=(80, 24), pane=HOME) as (screen, pilot):
         await until(pilot, lambda: "Fix the configuration" in screen_text(screen))
-        await pilot.press("down", "t")
+        await pilot.press("right", "t")
         await until(pilot, lambda: shown(screen) == {"config"})
 
 
@@ -200,7 +212,7 @@ async def test_a_click_or_a_key_does_its_choice_and_nothing_of_the_other_list() 
     write_workspace(time.time())
     async with workbench(size=(80, 24), pane=HOME) as (screen, pilot):
         await until(pilot, lambda: "broken" in screen_text(screen))
-        await pilot.click(HomeChoices, offset=(5, 2))
+        await pilot.click(HomeLoop, offset=(40, 1))
         await until(pilot, lambda: bool(screen.app.screen.query(OptionList)))
         await pilot.press("escape")
         await settle(pilot)
@@ -295,13 +307,13 @@ def test_a_label_that_was_undone_is_no_news(tmp_path: Path) -> None:
 def test_a_chart_has_the_asked_size_and_its_scale_round_numbers() -> None:
     metric = next(metric for metric in METRICS if metric.field == "score_mean")
     for values in ([0.0, 0.5, 1.0], [math.nan, 1.0], [2.0], [math.inf, -1e300, 1e300]):
-        lines = curve_lines(metric, [("series", 7, values)], 60, 10)
+        lines = curve_lines(metric, 7, values, 60, 10)
         assert len(lines) == 10
         assert {cell_len(plain(line)) for line in lines} == {60}
-    first, *_, last = curve_lines(metric, [("series", 7, [0.0, 0.5, 1.0])], 60, 10)
+    first, *_, last = curve_lines(metric, 7, [0.0, 0.5, 1.0], 60, 10)
     assert "1.000" in plain(first)
     assert plain(last).split("└")[1].split() == ["7", "9"]
-    lines = curve_lines(metric, [("series", 1, [-0.1657, 0.0312, 0.3333])], 60, 12)
+    lines = curve_lines(metric, 1, [-0.1657, 0.0312, 0.3333], 60, 12)
     labels = [line.partition("┤")[0].strip() for line in map(plain, lines) if "┤" in line]
     assert len(labels) >= 2
     assert [float(text) for text in labels] == sorted(map(float, labels), reverse=True)
@@ -310,7 +322,7 @@ def test_a_chart_has_the_asked_size_and_its_scale_round_numbers() -> None:
 
 def test_the_expected_time_comes_from_the_newest_run_of_the_same_model() -> None:
     def train(config: Config, workspace: Workspace) -> str:
-        return home_facts(NextRun("mine", config, 0, "", RUNS, RUNS / "no.db", 0.0), workspace).choices[0].text
+        return home_facts(NextRun("mine", config, 0, "", RUNS, RUNS / "no.db", 0.0), workspace).stations[1].text
 
     config = Config.model_validate({"ppo": {"iterations": 60}})
     assert train(config, Workspace([], "")) == "SmolLM2-135M, 60 iterations"
@@ -340,13 +352,92 @@ async def test_large_curves_of_the_selected_run_or_the_marked_ones_fill_a_large_
         assert table.size.height == 5, "the heading and four runs"
 
         await pilot.press("m", "up", "m")
-        await until(pilot, lambda: rows(curves)[0].split() == ["━", "old", "━", "absurd"])
-        legend = [segment.style for segment in curves.render_line(0) if segment.text.startswith("━")]
+        comparison = app.query_one("#run-comparison")
+        await until(pilot, lambda: rows(curves)[0].split()[:7] == ["score", "against", "KL,", "nats", "A", "old", "B"])
+        legend = [segment.style for segment in curves.render_line(0) if segment.text[:2] in ("A ", "B ")]
         assert len({style.color for style in legend if style}) == 2
-        assert app.query_one("#run-comparison").region.bottom <= curves.region.y
-        for size in ((80, 24), (200, 20)):
+        assert {"a", "b", "+"} & set("".join(rows(curves)[1:-2]))
+        assert comparison.region.right <= curves.region.x
+        assert comparison.region.y == curves.region.y
+        for size in ((80, 24), (200, 24), (60, 20)):
             await pilot.resize_terminal(*size)
             await settle(pilot)
-            assert not curves.display
-            assert table.region.bottom <= app.query_one("#run-detail").region.y
-            assert app.query_one("#run-comparison").region.bottom <= pane.content_region.bottom
+            assert "score against KL" in rows(curves)[0], f"the picture is seen at {size}"
+            assert app.text("#run-differences") == "No shared setting differs"
+            assert table.region.bottom <= comparison.region.y
+            assert max(comparison.region.bottom, curves.region.bottom) <= pane.content_region.bottom
+
+
+def facts(tmp_path: Path, **plan: Any) -> HomeFacts:
+    store = tmp_path / "preferences.db"
+    values: dict[str, Any] = {"name": "q", "config": load_config("quickstart"), "problems": 0, "training": ""}
+    return home_facts(NextRun(**values | plan, runs_dir=RUNS, store=store, since=0.0), read())
+
+
+def label(path: Path, count: int) -> None:
+    with PreferenceStore(path / "preferences.db") as store:
+        for number in range(count):
+            add_label(store, preference(f"{number} of {time.time()}"))
+
+
+def write_reward_model(name: str, began: float, **results: float) -> None:
+    events = events_of_kind(REWARD_MODEL)
+    events = [replace(event, **results) if isinstance(event, RewardModelEvaluation) else event for event in events]
+    folder = write_run(name, 0, began=began, end=None, events=[*events, ended("done", 5)])
+    (folder / "config.toml").write_text('kind = "reward-model"\n[model]\npath = "starter"\n')
+
+
+def test_the_loop_leads_from_the_first_policy_round_to_the_one_that_is_trained_on_labels(tmp_path: Path) -> None:
+    assert facts(tmp_path).following == 1
+    assert [station.state for station in facts(tmp_path).stations] == [
+        "490",
+        "not yet",
+        "none yet",
+        "not yet",
+        "not yet",
+    ]
+    write_run("first", 40, began=NOW - 9000, end=ended("done", 40))
+    found = facts(tmp_path)
+    assert (found.following, found.stations[1][1:3]) == (2, ("0.95, KL 2.9", "first"))
+    label(tmp_path, 100)
+    assert facts(tmp_path).following == 3
+    assert facts(tmp_path).stations[3].what == "model"
+    write_reward_model("weak", time.time() + 1, accuracy=0.6, accuracy_low=0.4, accuracy_high=0.8, length_accuracy=0.5)
+    found = facts(tmp_path)
+    assert (found.following, found.stations[3].detail) == (2, "too few to tell")
+    assert found.stations[3].what == "reward-model"
+    write_reward_model("good", time.time() + 2, accuracy=0.8, accuracy_low=0.7, accuracy_high=0.9, length_accuracy=0.5)
+    found = facts(tmp_path)
+    assert (found.following, found.stations[4].what) == (4, "use")
+    sources = [{"kind": "model", "path": "runs/good"}]
+    config = Config.model_validate({"reward": {"sources": sources}})
+    assert facts(tmp_path, config=config).stations[4].what == "train"
+    folder = write_run("second", 40, began=time.time() + 60, end=ended("done", 40))
+    save_config(config, folder / "config.toml")
+    found = facts(tmp_path)
+    assert (found.following, found.stations[4].detail) == (2, "second"), "and its responses are labelled"
+    assert found.stations[1].detail == "first"
+    assert facts(tmp_path, training="second").following == 4
+
+
+@pytest.mark.parametrize("width", [58, 78, 118, 198])
+def test_the_loop_is_a_row_that_fits_with_each_key_and_the_way_to_what_comes_next(tmp_path: Path, width: int) -> None:
+    stations = [one._replace(key=str(place)) for place, one in enumerate(facts(tmp_path).stations, 1)]
+    lines = loop_lines(stations, 1, 4, width, focused=True)
+    assert all(cell_len(plain(line)) <= width for line in lines)
+    for name in ("1 Prompts", "2 Policy", "3 Labels", "4 Reward model", "5 Policy on it"):
+        assert name in plain(lines[0])
+    if width > 60:
+        assert "1 Prompts ━" in plain(lines[0])
+        assert "▶ 3 Labels ─" in plain(lines[0])
+    assert ("5 Policy on it", "cursor") in lines[0]
+    assert ("Policy", "lit") in lines[0]
+
+
+async def test_a_station_without_its_material_leads_to_where_it_is_made(tmp_path: Path) -> None:
+    async with workbench(Script(scripted_run.wait), size=(80, 24), pane=HOME) as (screen, pilot):
+        await until(pilot, lambda: has_choice(screen, "Train the quickstart"))
+        await pilot.press("5")
+        await until(pilot, lambda: shown(screen) == {"reward-model"})
+        await pilot.press("f9", "4")
+        await until(pilot, lambda: "no labels to train on yet" in screen_text(screen))

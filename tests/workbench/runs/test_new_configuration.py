@@ -15,8 +15,8 @@ from trainer.config import validate
 from trainer.errors import TrainerError
 from workbench.config.pane import ConfigPane
 from workbench.kit.dialog import AnswerScreen, ConfirmScreen
+from workbench.runs.loop import HomeLoop
 from workbench.runs.new_configuration import Option, questions
-from workbench.runs.table import HomeChoices
 
 
 def option(title: str, reward_models: tuple[Path, ...] = ()) -> Option:
@@ -122,7 +122,7 @@ async def test_three_questions_make_a_configuration_that_opens_with_its_changes_
             await pilot.press("down", "enter")
             await until(pilot, lambda: isinstance(screen.app.screen.focused, Input))
 
-        await until(pilot, lambda: "New configuration" in screen_text(screen))
+        await until(pilot, lambda: "1 Prompts" in screen_text(screen))
         await pilot.press("g")
         await until(pilot, lambda: asked(screen, 1))
         await to_own_answer()
@@ -164,7 +164,7 @@ async def test_escape_before_the_first_question_changes_nothing_and_a_file_is_th
     mine = tmp_path / "mine.toml"
     mine.write_text("[ppo]\niterations = 7\n")
     async with workbench(source=str(mine), size=(80, 24), pane=HOME) as (screen, pilot):
-        await until(pilot, lambda: bool(screen.query_one(HomeChoices).selected))
+        await until(pilot, lambda: bool(screen.query_one(HomeLoop).selected))
         await pilot.press("g")
         await until(pilot, lambda: asked(screen, 1))
         await pilot.press("escape")

@@ -329,7 +329,7 @@ async def test_two_marked_runs_are_compared_and_one_or_none_is_not(workspace: Pa
         await pilot.press("end", "m")
         await settle(pilot)
         lines = app.text("#run-differences").splitlines()
-        assert lines[0].split() == ["A", "c-run", "B", "a-run"]
+        assert lines[0].split() == ["setting", "A", "c-run", "B", "a-run"]
         assert lines[1].split() == ["ppo.kl_coef", "0.05", "0.2"]
         await until_listed(pilot, app)  # marks survive
         assert [line[:2] for line in app.drawn()[1:4]] == ["◆ ", "  ", "◆ "]

@@ -63,11 +63,11 @@ class RunsPane(Pane):
     TITLE = "Home"
     DOCS = "quickstart"
     HELP = (
-        "Start here. The stations lead from prompts to a policy that is trained on your judgement, and the thick line to "
-        "the one that comes next; each has a key. Below are all runs in the folder, newest first. Score and KL are means "
-        "of the last five iterations. Open a run to view or follow it, resume it, branch it from a checkpoint, or start "
-        "from its configuration. Mark two or more to compare their configurations, and their score against their KL: "
-        "up and to the left is better. A run in the trash can be restored."
+        "Start here. The stations lead from prompts to a policy that is trained on your judgement, and the thick line "
+        "to the one that comes next; each has a key. Below are all runs in the folder, newest first. Score and KL are "
+        "means of the last five iterations. Open a run to view or follow it, resume it, branch it from a checkpoint, "
+        "or start from its configuration. Mark two or more to compare their configurations, and their score against "
+        "their KL: up and to the left is better. A run in the trash can be restored."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", "choose", id="home.choose", tooltip="Do what the cursor is on"),

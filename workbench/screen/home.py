@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib import util
 from pathlib import Path
 from typing import NamedTuple
@@ -21,8 +22,10 @@ from trainer.runs.listing import PPO
 from trainer.runs.samples import kept_iterations
 from workbench.config.estimates import largest_fitting
 from workbench.reward_model.training import FEW
+from workbench.reward_model.verdict import verdict
 from workbench.run.metrics import REWARD_MODEL
 from workbench.run.run_listing import Glance, Workspace
+from workbench.run.run_on_disk import whole_run
 from workbench.runs.loop import HomeFacts, Station
 from workbench.system.machine import this_machine
 from workbench.text import fit_end, number, percent, visible
@@ -55,10 +58,10 @@ def home_facts(plan: NextRun, workspace: Workspace | None) -> HomeFacts:
     model = next((one for one in glances if one.run.kind == REWARD_MODEL), None)
     train = _training(plan, glances)
     labels, new, later, session, waiting = _labels(plan, runs, model) if reads else (0, 0, 0, "", "")
-    quality, good = _quality(model)
+    state, brief, judgement = _quality(model)
     if plan.training or not runs:
         following = 4 if again and again.run.name == plan.training else 1
-    elif good and model:  # and once a policy is trained on it, its responses are labelled
+    elif model and judgement.startswith("✓"):  # and once a policy is trained on it, its responses are labelled
         following = 2 if again and glances.index(again) < glances.index(model) else 4
     else:
         following = 3 if later >= FEW or (model and model.run.state == "training") else 2
@@ -66,7 +69,7 @@ def home_facts(plan: NextRun, workspace: Workspace | None) -> HomeFacts:
     use = "reward-model", "Train on a reward model", "needs a trained reward model"
     if model:
         name, config = visible(model.run.name), plan.config
-        learn = learn if following == 3 else ("reward-model", f"Look at {name}", "its accuracy, calibration and errors")
+        learn = learn if following == 3 else ("reward-model", f"Look at {name}", judgement)
         uses = plan.training or (config and any(source.kind == "model" for source in config.reward.sources))
         use = train if uses else ("use", f"Use {name} as the reward", "then train the policy again")
     prompts = _prompts(plan.config) if plan.config and reads else ("", "")
@@ -76,7 +79,7 @@ def home_facts(plan: NextRun, workspace: Workspace | None) -> HomeFacts:
         Station("configure", *prompts, *ask, reached=True),
         Station("train", *_result(first), *train, reached=bool(first)),
         Station("label", count, session, "label", "Label", waiting, reached=bool(labels)),
-        Station("reward", *quality, *learn, reached=bool(model)),
+        Station("reward", state, brief, *learn, reached=bool(model)),
         Station("use", *_result(again), *use, reached=bool(again)),
     ]
     return HomeFacts(stations, following, new, machine_line(plan.config) if reads else "")
@@ -104,17 +107,20 @@ def _result(policy: Glance | None) -> tuple[str, str]:
     return result, fit_end(visible(run.name), _NAME)
 
 
-def _quality(model: Glance | None) -> tuple[tuple[str, str], bool]:
-    """Return how good a reward model is on held-out pairs, in two short lines, and whether a policy may train on it."""
+def _quality(model: Glance | None) -> tuple[str, str, str]:
+    """Return how good a reward model is on held-out pairs: two short lines, and the verdict once there is one."""
     if model is None:
-        return ("not yet", ""), False
+        return "not yet", "", ""
     if model.run.state == "training" or (found := model.held_out) is None:
-        return (f"step {model.run.iteration} of {model.run.iterations}", visible(model.run.state)), False
-    bar = max(0.5, found.length_accuracy)
-    words = (
-        "beats length" if found.accuracy_low > bar else "too few to tell" if found.accuracy_high > bar else "no better"
-    )
-    return (f"{percent(found.accuracy)} of {found.pairs:,} pairs", words), found.accuracy_low > bar
+        return f"step {model.run.iteration} of {model.run.iterations}", visible(model.run.state), ""
+    text = _verdict(model.run.folder.root, found.iteration)
+    brief = "too few to tell" if "too few" in text else "beats length" if text.startswith("✓") else "no better"
+    return f"{percent(found.accuracy)} of {found.pairs:,} pairs", brief, text
+
+
+@lru_cache(maxsize=8)
+def _verdict(folder: Path, _iteration: int) -> str:
+    return verdict(whole_run(folder))
 
 
 def _training(plan: NextRun, glances: Sequence[Glance]) -> tuple[str, str, str]:

@@ -154,7 +154,7 @@ async def test_a_run_that_starts_from_home_goes_to_training_and_home_then_leads_
         await until(pilot, lambda: has_choice(screen, "Label"))
         screen.supervisor.start(screen.config.document.config)  # type: ignore[arg-type]  what starting ends in
         await until(pilot, lambda: shown(screen) == {"training"})
-        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        await until(pilot, lambda: "1/12" in status(screen))
         with RunFolder(folder).lock():
             for keys in (["f9", "enter"], ["f7", "enter"]):
                 await pilot.press(keys[0])
@@ -402,11 +402,15 @@ def test_the_loop_leads_from_the_first_policy_round_to_the_one_that_is_trained_o
     label(tmp_path, 100)
     assert facts(tmp_path).following == 3
     assert facts(tmp_path).stations[3].what == "model"
-    write_reward_model("weak", time.time() + 1, accuracy=0.6, accuracy_low=0.4, accuracy_high=0.8, length_accuracy=0.5)
+    write_reward_model(
+        "weak", time.time() + 1, pairs=8, accuracy=0.6, accuracy_low=0.4, accuracy_high=0.8, length_accuracy=0.5
+    )
     found = facts(tmp_path)
     assert (found.following, found.stations[3].detail) == (2, "too few to tell")
     assert found.stations[3].what == "reward-model"
-    write_reward_model("good", time.time() + 2, accuracy=0.8, accuracy_low=0.7, accuracy_high=0.9, length_accuracy=0.5)
+    write_reward_model(
+        "good", time.time() + 2, pairs=90, accuracy=0.8, accuracy_low=0.7, accuracy_high=0.9, length_accuracy=0.5
+    )
     found = facts(tmp_path)
     assert (found.following, found.stations[4].what) == (4, "use")
     sources = [{"kind": "model", "path": "runs/good"}]

@@ -214,11 +214,11 @@ def _title(charted: Charted, metric: Metric, curve: _Curve, width: int, *, selec
     pieces: Line = [
         ("▸" if selected else " ", "selected"),
         (metric.label, "selected" if selected else "strong"),
-        (f"  {sign}{number_text(reading.value, metric.digits, 9)}", role),
+        (f"  {sign + number_text(reading.value, metric.digits, 9):>{metric.digits + 4}}", role),  # nothing moves
         (f" {metric.unit}" if metric.unit else "", "muted"),
     ]
     if change := change_text(reading.change, metric.digits, min(width - len(plain(pieces)) - 2, 10)):
-        pieces.append((f"  {change}", "muted"))
+        pieces.append((f"  {change:<{metric.digits + 4}}", "muted"))
     if metric.spread and metric.spread in charted.window.history.names:
         deviation = reading_at(charted, metric._replace(field=metric.spread)).value
         if math.isfinite(deviation):

@@ -236,12 +236,16 @@ def test_values_beyond_the_axis_are_cut_and_marked():
 def test_the_title_has_value_unit_change_deviation_average_and_a_limit_that_the_plot_does_not_name():
     history = history_of([4.0, 6.0, 9.5], field="kl", kl_std=2.5)
     lines = chart(history, KL)
-    assert texts(lines)[0].startswith("▸KL  9.50 nats/seq  ▲ 3.50  ± 2.50  ")
+    assert texts(lines)[0].startswith("▸KL    9.50 nats/seq  ▲ 3.50  ± 2.50  ")
     (limit,) = [text for text in texts(lines) if "┄ limit 10" in text]
     assert limit.count("┄") > 10
-    assert texts(chart(history, KL, at=1, selected=False))[0].startswith(" KL  6.00 nats/seq  ▲ 2.00")
+    assert texts(chart(history, KL, at=1, selected=False))[0].startswith(" KL    6.00 nats/seq  ▲ 2.00")
     far = history_of([0.1, 0.2], field="kl", kl_std=math.nan)
-    assert texts(chart(far, KL))[0].rstrip() == "▸KL  0.20 nats/seq  ▲ 0.10  ┄ limit 10"
+    assert texts(chart(far, KL))[0].rstrip() == "▸KL    0.20 nats/seq  ▲ 0.10  ┄ limit 10"
+    titles = [texts(chart(history_of(values, field="kl", kl_std=0.5), KL))[0] for values in ([1, 1], [-0.1, 9.5])]
+    assert len({tuple(title.index(part) for part in ("nats", "±")) for title in titles}) == 1, (
+        "numbers keep their place"
+    )
     history = history_of([i / 100 for i in range(101)])
     assert "EMA 0.4" in texts(chart(history, at=50, average=True))[0]
     assert "EMA 0.000" in texts(chart(history, at=0, average=True))[0]

@@ -63,13 +63,13 @@ async def test_the_values_are_those_of_the_cursor_also_when_the_run_goes_on():
         pane = await opened(pilot, view)
         await pilot.press("shift+left")
         score = view.history.column("score_mean")[39]
-        assert f"▸score  {score:.3f}" in await shown(pilot)
+        assert f"▸score    {score:.3f}" in await shown(pilot)
         for value in (8.0, 9.0):  # the iteration is done again
             view.take(iteration(51, score_mean=value))
             pane.show_run(view)
-            assert f"▸score  {score:.3f}" in await shown(pilot)
+            assert f"▸score    {score:.3f}" in await shown(pilot)
         await pilot.press("escape")
-        assert "▸score  9.000" in await shown(pilot)
+        assert "▸score    9.000" in await shown(pilot)
         await pilot.press("left")
         view.take(started(resumed_at=10))
         pane.show_run(view)
@@ -194,7 +194,7 @@ async def test_the_kl_has_the_target_of_a_run_that_aims_at_one_and_otherwise_a_l
         view.kl_target = 6.5
         pane.show_run(view)
         assert "┄ target 6.5" in await shown(pilot)
-        assert "KL  25.00" in await shown(pilot), "to miss a target is nothing to mark"
+        assert "KL   25.00" in await shown(pilot), "to miss a target is nothing to mark"
 
 
 async def test_active_alarms_are_shown_above_the_metrics():
@@ -319,7 +319,7 @@ async def test_a_run_of_another_kind_has_its_own_metrics_and_no_choice_among_the
         assert "▸gradient norm" in screen, "both kinds have it"
         assert pane.check_action("choose", ()) is False
         await pilot.press(*["up"] * 20, "enter")
-        assert (await shown(pilot)).startswith("▸loss  0.660  ▼ 0.001")
+        assert (await shown(pilot)).startswith("▸loss    0.660  ▼ 0.001")
         pane.show_run(view_of(5))
         assert pane.check_action("choose", ())
         assert pane.metrics_shown == ("kl", "grad_norm")

@@ -152,7 +152,7 @@ def _drawn(
         canvas.curve(curves[0].line(moving_average(bucket for _, bucket in curves[0].points), scale), "ema")
     below, above, is_named = behind.rows(), canvas.rows(), False
     if limit is not None:
-        text, cells = f" {_threshold_text(metric)} "[2:], [(LIMIT, "target")] * across
+        text, cells = f"{_threshold_text(metric)} "[1:], [(LIMIT, "target")] * across
         for start in (across - len(text), 2):
             if not is_named and start >= 0 and all(cell == " " for cell, _ in above[limit][start : start + len(text)]):
                 is_named = True
@@ -182,9 +182,8 @@ def _mark_plot(
     for x, bucket in curve.points:
         if bucket.missing:
             plot[-1][x // DOTS_ACROSS] = (MISSING, "missing")
-    for mark in sorted(marks, key=lambda mark: mark.level == "error"):
-        if mark.kind != "alarm" or not window.first <= mark.iteration <= window.last:
-            continue
+    alarms = (mark for mark in marks if mark.kind == "alarm" and window.first <= mark.iteration <= window.last)
+    for mark in sorted(alarms, key=lambda mark: mark.level == "error"):
         value = reading_at(replace(charted, at=window.history.index_of(mark.iteration)), metric).value
         if math.isfinite(value):
             is_alarmed, row = True, row_of(scale.position(value), len(plot))

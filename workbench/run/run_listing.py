@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainer.errors import StorageError
-from trainer.events import Alarm, Evaluation, Iteration, RewardModelEvaluation, RewardModelStep, RunEnded
+from trainer.events import Alarm, Evaluation, Iteration, RewardModelEvaluation, RunEnded
 from trainer.runs.folder import RunFolder, run_folders
 from trainer.runs.journal import JournalReader, without_superseded
 from trainer.runs.listing import PPO, RunSummary, summary_of
-from workbench.run.metrics import MAIN
 from workbench.run.sentences import SIGNS as LEVELS
 from workbench.run.sentences import errors
 
@@ -86,10 +85,7 @@ def age(started: float | None, now: float) -> str:
 
 
 class Glance(NamedTuple):
-    """A run at a glance. scores and kls: one number for each iteration, NaN where it has none.
-
-    Those of a run on comparisons are its two `MAIN` metrics, too.
-    """
+    """A run at a glance. scores and kls: one number for each iteration, NaN where it has none."""
 
     run: RunSummary
     scores: Sequence[float] = ()
@@ -109,19 +105,14 @@ def glance_at(run: RunSummary) -> Glance:
         events = without_superseded(reader.poll())
     except StorageError:  # the listing reports it
         events = []
-    steps = [
-        event
-        for _, event in events
-        if isinstance(event, Iteration | RewardModelStep) and event.iteration <= run.iteration
-    ]
-    seconds = [sum(step.seconds.values()) for step in steps if isinstance(step, Iteration)]
-    scores, kls = ([getattr(step, name, math.nan) for step in steps] for name in MAIN.get(run.kind, MAIN[PPO]))
+    steps = [event for _, event in events if isinstance(event, Iteration) and event.iteration <= run.iteration]
+    seconds = [sum(step.seconds.values()) for step in steps]
     held_out = [event for _, event in events if isinstance(event, RewardModelEvaluation)]
     ends = [at for at, event in events if isinstance(event, RunEnded)]
     return Glance(
         run,
-        scores,
-        kls,
+        [step.score_mean for step in steps],
+        [step.kl for step in steps],
         first=steps[0].iteration if steps else 1,
         held_out=held_out[-1] if held_out and run.kind != PPO else None,
         seconds=sum(seconds) / len(seconds) if seconds else math.nan,

@@ -1,4 +1,4 @@
-"""Text below the table of runs: details of the selected one, differences of the marked ones; news; their report."""
+"""What is below the table of runs: details of the selected one, how marked ones differ, a picture, news, a report."""
 
 from __future__ import annotations
 
@@ -6,26 +6,31 @@ import contextlib
 import re
 import time
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
+from rich.cells import cell_len
 from textual.content import Content
 
 from trainer.errors import StorageError, counted
 from trainer.runs.checkpoint_files import best_checkpoint, checkpoints
 from trainer.runs.folder import RunFolder, read_config
 from trainer.runs.listing import RunSummary
-from workbench.compare.compared_run import LETTERS, RunGroup, read_runs
+from workbench.compare.compared_run import LETTERS, RunGroup, mean_of, read_runs, short_names
+from workbench.compare.frontier import Curve, Point, evaluation_points, means, plot
 from workbench.compare.report import report_lines
 from workbench.compare.settings import cautions, compared_settings, setting_lines
+from workbench.kit.drawing import OVERLAYS
 from workbench.kit.saving import write_lines
 from workbench.run.run_listing import Glance, state_sign
 from workbench.run.sentences import branched, errors, title
-from workbench.text import moment, plain, visible
+from workbench.text import Line, fit_start, moment, plain, visible
 
 _NAMED = 3  # runs that the news name, at most
 _LONGEST_PROBLEM = 500  # characters, at most
 _LONGEST = 200  # characters of the origin, at most
+_LEAST_PLOT = 20, 6  # columns and lines
 _REPORT = 120  # columns of the report
 _STYLES = {"text": "", "strong": "bold"} | {f"run-{letter}": f"$chart-{n}" for n, letter in enumerate("ABCDE", 2)}
 """Styles of the roles, as in the picture beside; else muted."""
@@ -50,6 +55,24 @@ def news(glances: Sequence[Glance], labels: int, since: float) -> str:
         found.append(f"{counted(labels, 'label')} added")
     when = time.strftime("%H:%M" if time.time() - since < 86_400 else "%d %b", time.localtime(since))
     return f"Since {when}: {' · '.join(found)}" if found else ""
+
+
+def score_against_kl(glances: Sequence[Glance], width: int, height: int) -> list[Line]:
+    """Return the score of runs against their KL below their names; nothing where there is no room or no point."""
+    curves, names = [], short_names([visible(glance.run.name) for glance in glances])
+    for place, (glance, letter, name) in enumerate(zip(glances[:OVERLAYS], LETTERS, names, strict=False), 1):
+        points = list(map(Point, count(glance.first), glance.kls, glance.scores))
+        batches = means(points, mean_of(len(points)))
+        held_out = evaluation_points(glance.evaluations)
+        curves.append(Curve(f"{letter} {name}", batches, held_out, letter.lower(), letter, f"run-{place}", not batches))
+    if not any(curve.compared for curve in curves) or height < _LEAST_PLOT[1] or width < _LEAST_PLOT[0]:
+        return []
+    line: Line = [("score against KL, nats  ", "muted")]
+    room = max((width - len(plain(line))) // len(curves) - 2, 1)
+    line += [(f"{fit_start(curve.name, room)}  ", curve.role) for curve in curves]
+    line.append((fit_start("up and left is better", width - cell_len(plain(line))), "muted"))
+    alone = curves[0].compared[-1] if len(curves) == 1 else None  # has iterations beside its points
+    return [line, *plot(curves, width, height - 1, cursor=alone)]
 
 
 class Detail(NamedTuple):

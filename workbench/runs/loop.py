@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 
 from workbench.kit.cursor_list import CursorList
 from workbench.run.run_listing import Workspace
-from workbench.text import Line, fit_start, padded, plain, text_lines
+from workbench.text import Line, fit_start, padded, plain
 
 _STATIONS = (  # names, columns on a terminal of 80, and what they are
     ("Prompts", 16, "What the policy answers; the quickstart brings its own."),
@@ -26,10 +26,9 @@ _MOST_WIDER = 12  # columns that each station gets on a wide terminal
 
 
 class Station(NamedTuple):
-    """How far one station of the loop is, and what its key does. Texts are safe to print.
+    """How far one station of the loop is, in two short lines, and what its key does. Texts are safe to print.
 
-    key: the name of its binding, without `home.`; in the widget, the key. state, detail: a short line each. what: the
-    name of the action for the program. title, text: what the action is.
+    key: the name of its binding, without `home.`; in the widget, the key. what: the action's name for the program.
     """
 
     key: str
@@ -42,10 +41,7 @@ class Station(NamedTuple):
 
 
 class HomeFacts(NamedTuple):
-    """Content of Home besides the runs. following: the place of the station that comes next.
-
-    labels: those added since the last visit. machine: a line about it.
-    """
+    """Content of Home besides the runs. following: the next station's place. labels: those since the last visit."""
 
     stations: Sequence[Station] = ()
     following: int = 0
@@ -91,13 +87,10 @@ def loop_lines(stations: Sequence[Station], following: int, cursor: int, width: 
 def explanation(stations: Sequence[Station], width: int, height: int) -> list[Line]:
     """Return what the stations are, for somebody who sees them for the first time."""
     named = max(len(name) for name, _, _ in _STATIONS) + 4
-    lines: list[Line] = []
-    for station, (name, _, about) in zip(stations, _STATIONS, strict=True):
-        for place, text in enumerate(text_lines(about, max(width - named, 20))):
-            head = "" if place else f"{station.key} {name}"
-            lines.append([(padded(head, named), "strong"), (text, "muted")])
-        lines += [[]] if height > 2 * len(stations) else []
-    return lines[:height]
+    return [
+        [(padded(f"{station.key} {name}", named), "strong"), (fit_start(about, width - named), "muted")]
+        for station, (name, _, about) in zip(stations, _STATIONS, strict=False)
+    ][:height]
 
 
 class HomeLoop(CursorList[Station]):

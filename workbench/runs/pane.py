@@ -32,13 +32,13 @@ from workbench.kit.saving import ask_and_save
 from workbench.run.run_listing import SIGNS, Glance, Workspace, read_workspace
 from workbench.run.sentences import state_text
 from workbench.run.view import RunView
-from workbench.runs.curves import curves_of
 from workbench.runs.details import (
     Detail,
     detail_content,
     differences_content,
     news,
     read_detail,
+    score_against_kl,
     write_comparison,
 )
 from workbench.runs.loop import FactsReader, HomeFacts, HomeLoop, explanation
@@ -48,7 +48,7 @@ from workbench.text import has_words, visible
 RunRequest = Literal["open", "resume", "branch", "duplicate"]  # about the run under the cursor
 
 INTERVAL = 2.0  # seconds between looks at the folder
-_ROOMY = 30  # lines from which there are large curves below the table
+_ROOMY = 30  # lines from which there are a large picture below the table
 _LEAST = 20  # columns of the differences of runs
 _BESIDE = 100  # columns from which the differences of runs are beside a picture of them
 
@@ -155,7 +155,7 @@ class RunsPane(Pane):
         with Container(id="run-below"):
             with VerticalScroll(id="run-comparison"):
                 yield Static(id="run-differences", markup=False)
-            yield Drawn(id="run-curves")
+            yield Drawn(id="run-picture")
         yield CutText(most=5, id="home-news")
 
     def on_mount(self) -> None:
@@ -307,7 +307,7 @@ class RunsPane(Pane):
         self.refresh_bindings()
 
     def _show_selected(self) -> None:
-        """Show details and curves of the run under the cursor, or how the marked ones differ and their curves."""
+        """Show details and picture of the run under the cursor, or how the marked ones differ and theirs."""
         table, run, marked = self.query_one(RunTable), self.selected, self._marked
         detail = self._detail if run and self._detail and self._detail.folder == run.folder else None
         content = detail_content(run, detail, table.left_out) if run else ""
@@ -323,22 +323,23 @@ class RunsPane(Pane):
             differences.update(differences_content(self._comparison, max(width, _LEAST)))
         names = marked if len(marked) > 1 else [run.name] if run else []
         glances = [self._glances[name] for name in names if name in self._glances]
-        new = partial(explanation, self.query_one(HomeLoop).items)
-        self.query_one("#run-curves", Drawn).show(partial(curves_of, glances) if self._glances else new)
+        known, stations = any(glance.scores for glance in glances), self.query_one(HomeLoop).items
+        picture = partial(score_against_kl, glances) if known else partial(explanation, stations)
+        self.query_one("#run-picture", Drawn).show(picture)
 
     def on_resize(self) -> None:
         self._arrange()
         self.call_after_refresh(self._show_selected)  # once the table has its size
 
     def _arrange(self) -> None:
-        """Give the table the lines of its runs where there is room below for curves, a comparison or an explanation."""
+        """Give the table the lines of its runs where there is room below for a picture or an explanation."""
         loop, compares = self.query_one(HomeLoop), len(self._marked) > 1
         width, height = self.content_size
         loop.display = self._facts_reader is not None and (not compares or loop.has_focus or height >= _ROOMY)
         new = self._workspace is not None and not self._glances and not self._in_trash and bool(loop.items)
         below = compares or new or (bool(self._glances) and height >= _ROOMY)
         self.query_one("#run-below").display = below or bool(self._marked)
-        self.query_one("#run-curves").display = below
+        self.query_one("#run-picture").display = below
         self.query_one("#run-detail").display = bool(self._glances) and not compares
         self.set_class(below, "-below")
         self.set_class(below and width >= _BESIDE, "-beside")

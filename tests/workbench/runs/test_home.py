@@ -35,9 +35,8 @@ from trainer.runs.listing import RunSummary
 from workbench.kit.drawing import Drawn
 from workbench.kit.pane import Pane
 from workbench.run import run_listing
-from workbench.run.metrics import METRICS, REWARD_MODEL
+from workbench.run.metrics import REWARD_MODEL
 from workbench.run.run_listing import Glance, Workspace, read_workspace
-from workbench.runs.curves import curve_lines
 from workbench.runs.details import news
 from workbench.runs.loop import HomeFacts, HomeLoop, loop_lines
 from workbench.runs.pane import RunsPane
@@ -92,7 +91,7 @@ async def test_runs_are_listed_with_state_and_curves_at_every_size() -> None:
             assert all(cell_len(line) <= width for line in lines)
             for words in ("✖ failed", "⚠ done, KL high", "✓ done", "40/40", LONG_NAME):
                 assert words in text
-        assert text.count("│") > 60  # two large charts
+        assert "score against KL" in text
         assert "▁" in text
         await pilot.resize_terminal(60, 20)
         await settle(pilot)
@@ -304,22 +303,6 @@ def test_a_label_that_was_undone_is_no_news(tmp_path: Path) -> None:
     assert home_facts(plan, Workspace([], "")).labels == 1
 
 
-def test_a_chart_has_the_asked_size_and_its_scale_round_numbers() -> None:
-    metric = next(metric for metric in METRICS if metric.field == "score_mean")
-    for values in ([0.0, 0.5, 1.0], [math.nan, 1.0], [2.0], [math.inf, -1e300, 1e300]):
-        lines = curve_lines(metric, 7, values, 60, 10)
-        assert len(lines) == 10
-        assert {cell_len(plain(line)) for line in lines} == {60}
-    first, *_, last = curve_lines(metric, 7, [0.0, 0.5, 1.0], 60, 10)
-    assert "1.000" in plain(first)
-    assert plain(last).split("└")[1].split() == ["7", "9"]
-    lines = curve_lines(metric, 1, [-0.1657, 0.0312, 0.3333], 60, 12)
-    labels = [line.partition("┤")[0].strip() for line in map(plain, lines) if "┤" in line]
-    assert len(labels) >= 2
-    assert [float(text) for text in labels] == sorted(map(float, labels), reverse=True)
-    assert all(len(text.lstrip("-")) == 3 for text in labels), f"{labels} are not round"
-
-
 def test_the_expected_time_comes_from_the_newest_run_of_the_same_model() -> None:
     def train(config: Config, workspace: Workspace) -> str:
         return home_facts(NextRun("mine", config, 0, "", RUNS, RUNS / "no.db", 0.0), workspace).stations[1].text
@@ -333,39 +316,38 @@ def test_the_expected_time_comes_from_the_newest_run_of_the_same_model() -> None
     assert train(other, read()) == "elsewhere, 100 iterations"
 
 
-def rows(curves: Drawn) -> list[str]:
-    return [curves.render_line(y).text for y in range(curves.size.height)]
+def rows(picture: Drawn) -> list[str]:
+    return [picture.render_line(y).text for y in range(picture.size.height)]
 
 
-async def test_large_curves_of_the_selected_run_or_the_marked_ones_fill_a_large_terminal() -> None:
+async def test_score_against_kl_of_the_selected_run_or_the_marked_ones_fills_a_large_terminal() -> None:
     write_workspace(time.time())
     app = RunsApp()
     async with app.run_test(size=(120, 40)) as pilot:
-        pane, curves, table = app.query_one(RunsPane), app.query_one("#run-curves", Drawn), app.query_one(RunTable)
+        pane, picture, table = app.query_one(RunsPane), app.query_one("#run-picture", Drawn), app.query_one(RunTable)
         await until(pilot, lambda: len(table.items) == 4)
         await pilot.press("end")
-        await until(pilot, lambda: rows(curves)[0].split()[:2] == ["score", "1.000"])
-        assert "KL 3.00" in rows(curves)[0]
-        assert any("┤" in row for row in rows(curves)), "the y axis has numbers"
-        assert rows(curves)[-1].count("└1") == 2
-        assert curves.region.bottom == pane.content_region.bottom
+        await until(pilot, lambda: rows(picture)[0].split()[:6] == ["score", "against", "KL,", "nats", "A", "old"])
+        assert any("┤" in row for row in rows(picture)), "the y axis has numbers"
+        assert any("a5" in row for row in rows(picture)), "iterations are beside points"
+        assert picture.region.bottom == pane.content_region.bottom
         assert table.size.height == 5, "the heading and four runs"
 
         await pilot.press("m", "up", "m")
         comparison = app.query_one("#run-comparison")
-        await until(pilot, lambda: rows(curves)[0].split()[:7] == ["score", "against", "KL,", "nats", "A", "old", "B"])
-        legend = [segment.style for segment in curves.render_line(0) if segment.text[:2] in ("A ", "B ")]
+        await until(pilot, lambda: rows(picture)[0].split()[:7] == ["score", "against", "KL,", "nats", "A", "old", "B"])
+        legend = [segment.style for segment in picture.render_line(0) if segment.text[:2] in ("A ", "B ")]
         assert len({style.color for style in legend if style}) == 2
-        assert {"a", "b", "+"} & set("".join(rows(curves)[1:-2]))
-        assert comparison.region.right <= curves.region.x
-        assert comparison.region.y == curves.region.y
+        assert {"a", "b", "+"} & set("".join(rows(picture)[1:-2]))
+        assert comparison.region.right <= picture.region.x
+        assert comparison.region.y == picture.region.y
         for size in ((80, 24), (200, 24), (60, 20)):
             await pilot.resize_terminal(*size)
             await settle(pilot)
-            assert "score against KL" in rows(curves)[0], f"the picture is seen at {size}"
+            assert "score against KL" in rows(picture)[0], f"the picture is seen at {size}"
             assert app.text("#run-differences") == "No shared setting differs"
             assert table.region.bottom <= comparison.region.y
-            assert max(comparison.region.bottom, curves.region.bottom) <= pane.content_region.bottom
+            assert max(comparison.region.bottom, picture.region.bottom) <= pane.content_region.bottom
 
 
 def facts(tmp_path: Path, **plan: Any) -> HomeFacts:

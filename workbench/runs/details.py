@@ -59,7 +59,7 @@ def news(glances: Sequence[Glance], labels: int, since: float) -> str:
 
 def score_against_kl(glances: Sequence[Glance], width: int, height: int) -> list[Line]:
     """Return the score of runs against their KL below their names; nothing where there is no room or no point."""
-    curves, names = [], short_names([visible(glance.run.name) for glance in glances])
+    curves, names = [], short_names([visible(glance.run.name) for glance in glances[:OVERLAYS]])
     for place, (glance, letter, name) in enumerate(zip(glances[:OVERLAYS], LETTERS, names, strict=False), 1):
         points = list(map(Point, count(glance.first), glance.kls, glance.scores))
         batches = means(points, mean_of(len(points)))
@@ -70,7 +70,7 @@ def score_against_kl(glances: Sequence[Glance], width: int, height: int) -> list
     line: Line = [("score against KL, nats  ", "muted")]
     room = max((width - len(plain(line))) // len(curves) - 2, 1)
     line += [(f"{fit_start(curve.name, room)}  ", curve.role) for curve in curves]
-    line.append((fit_start("up and left is better", width - cell_len(plain(line))), "muted"))
+    line.append((fit_start("↖ is better", width - cell_len(plain(line))), "muted"))
     alone = curves[0].compared[-1] if len(curves) == 1 else None  # has iterations beside its points
     return [line, *plot(curves, width, height - 1, cursor=alone)]
 

@@ -322,10 +322,10 @@ class RunsPane(Pane):
             width = area.scrollable_content_region.width or self.size.width
             differences.update(differences_content(self._comparison, max(width, _LEAST)))
         names = marked if len(marked) > 1 else [run.name] if run else []
-        glances = [self._glances[name] for name in names if name in self._glances]
-        known, stations = any(glance.scores for glance in glances), self.query_one(HomeLoop).items
-        picture = partial(score_against_kl, glances) if known else partial(explanation, stations)
-        self.query_one("#run-picture", Drawn).show(picture)
+        known = [glance for glance in self._glances.values() if glance.scores]
+        drawn = [self._glances[name] for name in names if name in self._glances and self._glances[name].scores]
+        new = partial(explanation, self.query_one(HomeLoop).items)
+        self.query_one("#run-picture", Drawn).show(partial(score_against_kl, drawn or known) if known else new)
 
     def on_resize(self) -> None:
         self._arrange()
@@ -341,6 +341,7 @@ class RunsPane(Pane):
         self.query_one("#run-below").display = below or bool(self._marked)
         self.query_one("#run-picture").display = below
         self.query_one("#run-detail").display = bool(self._glances) and not compares
+        self.set_class(new, "-new")
         self.set_class(below, "-below")
         self.set_class(below and width >= _BESIDE, "-beside")
         loop.styles.height = 5 if new else 6  # the table has a blank line for its heading

@@ -148,7 +148,7 @@ def test_every_modal_screen_is_a_dialog_that_these_tests_know() -> None:
 async def test_help_escape_and_quit_work_in_every_dialog() -> None:
     async with workbench(scripted_run.wait) as (screen, pilot):
         await start_run(pilot)
-        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        await until(pilot, lambda: " 1/12" in status(screen))
         app = screen.app
         for kind, make in DIALOGS.items():
             app.push_screen(dialog := make())

@@ -224,7 +224,7 @@ def terminal(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Termina
 
 def test_a_run_goes_on_without_an_application_until_a_signal_saves_it(terminal: Terminal, tmp_path: Path) -> None:
     terminal.wait_for("Training F3")
-    terminal.start_run("iteration 1/12")
+    terminal.start_run(" 1/12")
     terminal.press("z")
     terminal.wait_for("ctrl+c saves a checkpoint and ends the run")
     assert terminal.process.poll() is None

@@ -105,7 +105,7 @@ async def test_a_run_that_failed_says_why_until_another_starts() -> None:
         assert "loss was NaN" in reported(screen), "the key hides the message that is on top"
         fails = False
         await start_run(pilot)
-        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        await until(pilot, lambda: " 1/12" in status(screen))
         assert reported(screen) == ""
 
 
@@ -179,7 +179,7 @@ async def test_a_run_trained_here_is_no_obstacle_once_it_has_ended() -> None:
     make_run("past")
     async with workbench(scripted_run.wait) as (screen, pilot):
         await start_run(pilot)
-        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        await until(pilot, lambda: " 1/12" in status(screen))
         await pilot.press("f7")
         await until(pilot, lambda: "past" in screen_text(screen))
         await pilot.press("enter")

@@ -209,7 +209,7 @@ async def test_an_alarm_is_in_the_log_with_its_time_though_another_pane_was_on_t
 
     async with workbench(play) as (screen, pilot):
         await start_run(pilot)
-        await until(pilot, lambda: "iteration 1/" in status(screen))
+        await until(pilot, lambda: " 1/" in status(screen))
         goes_on.set()
         await until(pilot, lambda: "Log·✖1" in status(screen))
         await pilot.press("f8")
@@ -299,7 +299,7 @@ async def test_resume_and_duplicate_do_not_open_the_run_as_well() -> None:
         assert "no run yet" in status(screen)
         await pilot.press("f7", "r")
         await press_when_asked(pilot, "enter")
-        await until(pilot, lambda: "iteration 1/12" in status(screen))
+        await until(pilot, lambda: " 1/12" in status(screen))
         assert screen.supervisor.trains_here
         assert banner(screen) == ""
         document = screen.config.document

@@ -178,7 +178,7 @@ def test_a_run_outlives_its_terminal_which_is_not_read_or_drawn_on_again(
     program.write_text(COUNTING.format(support=str(ROOT / "tests" / "support")))
     terminals.append(terminal := Terminal(tmp_path, "patient", program))
     terminal.wait_for("Training F3")
-    terminal.start_run("iteration 1/12")
+    terminal.start_run(" 1/12")
     terminal.close()  # SIGHUP and SIGCONT
     (tmp_path / "go").touch()
     assert terminal.process.wait(DEADLINE) == 0
@@ -190,7 +190,7 @@ def test_a_run_outlives_its_terminal_which_is_not_read_or_drawn_on_again(
 def test_a_signal_saves_and_leaves(number: signal.Signals, terminals: list[Terminal], tmp_path: Path) -> None:
     terminals.append(terminal := Terminal(tmp_path, "recorded"))
     terminal.wait_for("Training F3")
-    terminal.start_run("iteration 1/12")
+    terminal.start_run(" 1/12")
     for _ in range(50):  # as a scheduler that does not wait
         terminal.process.send_signal(number)
     assert terminal.wait() == 130
@@ -211,7 +211,7 @@ def test_a_run_that_outlived_its_terminal_is_saved_by_a_signal(
 ) -> None:
     terminals.append(terminal := Terminal(tmp_path, "recorded"))
     terminal.wait_for("Training F3")
-    terminal.start_run("iteration 1/12")
+    terminal.start_run(" 1/12")
     if asked:
         terminal.press("q")
         terminal.wait_for("What should happen")

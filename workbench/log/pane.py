@@ -126,6 +126,11 @@ class LogPane(Pane):
         self._view: RunView | None = None
         self._alerts_written = 0
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no line has come yet."""
+        return not self._entries
+
     def compose(self) -> ComposeResult:
         yield LogList()
         yield FilterField("words in a line")

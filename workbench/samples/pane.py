@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from textual import on, work
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
@@ -30,6 +30,7 @@ from workbench.samples.sample_view import SampleView, facts_text
 
 Ask = Callable[[TokenSample | None, int | None], Awaitable[None]]
 
+_WITH_LIST = 50  # lines from which the list stays above an open sample
 _FORMATS = {
     "jsonl": "JSON lines: all numbers, and state-action pairs",
     "md": "Markdown: texts, scores, table of tokens",
@@ -84,10 +85,13 @@ class SamplesPane(Pane):
         yield self._listing
         yield self._view
 
+    def on_resize(self, event: events.Resize) -> None:
+        self.set_class(event.size.height >= _WITH_LIST, "-tall")
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         match action:
             case "open":
-                return self.opened is None and self._list.selected is not None
+                return (self.opened is None or self._list.has_focus) and self._list.selected is not None
             case "close" | "next" | "try_from_here":
                 return self.opened is not None
             case "copy" | "copy_sample":

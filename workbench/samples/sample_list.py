@@ -44,6 +44,7 @@ _ORDERS: tuple[Literal["batch", "score", "kl", "length"], ...] = ("batch", "scor
 _FAR = "sample whose score, KL or length is far from the others of its iteration"
 _TEMPLATE = 200  # characters at the end of a prompt that may come from its chat template
 _TEMPLATE_END = re.compile(r"(<\|[^<|>\s]{1,30}\|>\w*\s*)+\Z")  # the same in every prompt, so no use in a list
+_TURN = re.compile(r"<\|[^<|>\s]{1,30}\|>(?:\w+\n)?\s*")  # what begins or ends a turn of a chat
 
 
 def sample_facts(
@@ -65,10 +66,11 @@ def sample_facts(
 
 @lru_cache(maxsize=500)
 def sample_lines(sample: Sample, width: int, *, marked: bool = False, iteration: bool = False) -> Sequence[str]:
-    """Return the facts, the end of the prompt and the start of the response, in lines of at most `width` columns."""
+    """Return the facts, the end of the last turn and the start of the response, in lines of at most `width` columns."""
     # Only combining characters take less than a column, so text beyond these limits is hardly ever visible.
     tail = _TEMPLATE_END.sub("", sample.prompt[-2 * width - _TEMPLATE :])
-    prompt = ("…" if len(sample.prompt) > 2 * width + _TEMPLATE else "") + visible(tail)
+    *turns, last = _TURN.split(tail)
+    prompt = ("…" if len(sample.prompt) > 2 * width + _TEMPLATE and not turns else "") + visible(last)
     facts = sample_facts(sample, marked=marked, iteration=iteration)
     if cell_len(facts) > width:
         facts = sample_facts(sample, marked=marked, iteration=iteration, short=True)

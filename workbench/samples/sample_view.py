@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import textwrap
+import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import ClassVar, NamedTuple
@@ -20,7 +20,7 @@ from textual.widgets import Static
 
 from trainer.runs.folder import RunFolder
 from workbench.kit.axes import number_text
-from workbench.kit.drawing import Drawn
+from workbench.kit.drawing import Drawn, wrapped
 from workbench.kit.glyphs import BARS
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import MountedWhole
@@ -46,10 +46,11 @@ _FULL_FROM = 40  # columns: units are written out
 _SHORT = {"✂ clipped": "✂", "outside": "out", "no step": "", "whitened": ""}  # below that width
 _COLUMN, _WIDEST = 36, 44  # columns: least and greatest width of a column of numbers
 _GAP = 2  # columns between two columns of numbers
-_SENTENCE = 4  # lines at most, unless the numbers leave more
+_SENTENCE = 4  # lines that the sentence has at most, unless the numbers leave more; kept for it where all fit
 _PASSES = 5  # with more passes, only the first clipped one and the last are important
 _ALL = 1000  # lines: more than there are numbers
 _UNBROKEN = 1000  # columns: more than all labels of channels have
+_TELLING = re.compile(r"((?<!being )pushed (?:up|down)|(?:reference|policy) [<>\d.e+]+%)")  # parts with a colour
 _FIRST_BLANK, _BLANK = 14, 25  # ranks of empty lines: below the sentence, and between numbers
 
 
@@ -63,7 +64,7 @@ class SampleView(MountedWhole, Vertical):
         self._facts = Static(id="sample-facts", markup=False)
         self._extra = Static(id="sample-extra", markup=False)  # what reward functions logged about the response
         self._channels, self._legend = Drawn(id="channels"), TokenLegend(self.text)
-        self._extra.display = False
+        self._extra.display = self._marked = False
 
     @property
     def facts(self) -> TokenFacts | None:
@@ -91,9 +92,14 @@ class SampleView(MountedWhole, Vertical):
 
     def mark(self, marked: bool) -> None:
         """Show whether the sample has a bookmark."""
+        self._marked = marked
         if (sample := self.text.sample) is None:
             return
-        self._facts.update(sample_facts(sample, marked=marked, iteration=True).strip())
+        short, full = (
+            sample_facts(sample, marked=marked, iteration=True, short=brief).strip() for brief in (True, False)
+        )
+        whole = "iteration " + full.replace("·", " · sample ", 1)
+        self._facts.update(next((facts for facts in (whole, full) if cell_len(facts) <= self.size.width), short))
         extra = parsed(sample.extra)
         pairs = extra.items() if isinstance(extra, dict) else [("extra", extra)]
         self._extra.update("   ".join(visible(f"{name}: {value}") for name, value in pairs))
@@ -105,6 +111,7 @@ class SampleView(MountedWhole, Vertical):
         beside = event.size.width >= whole + _LEGEND
         self.set_class(beside, "-scale-beside")
         self._channels.styles.width = whole if beside else "1fr"
+        self.mark(self._marked)
         self._share_rows()
 
     def _share_rows(self) -> None:
@@ -280,7 +287,8 @@ def inspector_lines(facts: TokenFacts | None, width: int, height: int) -> list[L
     columns = 2 if width >= 2 * _COLUMN + _GAP else 1
     rows = _rows(facts, min(width, _WIDEST))
     numbers = -(-sum(bool(row.line) for row in rows) // columns)
-    head = _head(facts, width, min(height - 1, max(_SENTENCE, height - 2 - numbers)))[:height]
+    head = _head(facts, width, max(min(height, max(_SENTENCE, height - 1 - numbers)), 1))[:height]
+    head += [[]] * (min(_SENTENCE, height - 1 - numbers) - len(head))  # so that the numbers keep their place
     room = height - len(head)
     if columns == 1 or room < 1 or sum(bool(row.line) for row in rows) <= room:
         return head + [_cut(row.line, width) for row in _most_telling(rows, room)]
@@ -300,23 +308,24 @@ def facts_text(facts: TokenFacts) -> str:
     return "\n".join(plain(line).rstrip() for line in inspector_lines(facts, 2 * _WIDEST, _ALL))
 
 
-def _head(facts: TokenFacts, width: int, lines: int) -> list[Line]:
-    """Return the token's name and place, then at most `lines` lines of the sentence."""
-    name, identity = facts.name, f"  id {facts.token}"
+def _head(facts: TokenFacts, width: int, most: int) -> list[Line]:
+    """Return the token with its sentence, then its place in the response and its id, in at most `most` lines."""
+    pieces: Line = [(fit_start(facts.name, width), "strong"), ("  ", "text")]
+    for part in filter(None, _TELLING.split(sentence(facts))):
+        roles = {"pushed up": "better", "pushed down": "worse"}
+        writer = part.partition(" ")[0]
+        pieces.append((part, roles.get(part, writer if _TELLING.fullmatch(part) else "text")))
+    lines = [_cut(line, width) for line in wrapped(pieces, width)]
+    if len(lines) > most:
+        lines[most - 1 :] = [[*_cut(lines[most - 1], width - 1), ("…", "muted")]]
     end = (" · cut short" if facts.sample.truncated else " · stop") if facts.is_last else ""
-    place = f"  {facts.index + 1} of {facts.length}{end}"
-    left = width - len(place)
-    if left < 8:
-        heading: Line = [(fit(name, width), "strong")]
-    elif cell_len(name + identity) > left:
-        heading = [(fit(name, left), "strong"), (place, "muted")]
-    else:
-        heading = [(name, "strong"), (fit(identity, left - cell_len(name)), "muted"), (place, "muted")]
-    if lines < 1:
-        return [heading]
-    text = sentence(facts)
-    wrapped = textwrap.wrap(text[:1].upper() + text[1:], width, max_lines=lines, placeholder="…")
-    return [heading, *(_cut([(line, "text")], width) for line in wrapped)]
+    place = f"{facts.index + 1} of {facts.length}{end} · id {facts.token}"
+    room = width - cell_len(plain(lines[-1]))
+    if room > cell_len(place) + 1:
+        lines[-1] = [*lines[-1], (place.rjust(room), "muted")]
+    elif len(lines) < most:
+        lines.append([(fit(place, width), "muted")])
+    return lines
 
 
 def _rows(facts: TokenFacts, width: int) -> list[InspectorRow]:

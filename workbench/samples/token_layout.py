@@ -96,11 +96,12 @@ class TokenLayout(NamedTuple):
 def lay_out(sample: TokenSample, width: int, *, whitespace: bool = False) -> TokenLayout:
     """Lay out the end of the prompt, a rule, the response, and what ended it.
 
-    Lines have at most `width` columns (10 or more). They break at newlines, before a space and before a wide
-    character; a word is broken only if it is longer than a line. whitespace: draw spaces as dots, and mark the newlines
-    of the prompt as well.
+    Lines have at most `width` columns (11 or more). They break at newlines, at spaces and before a wide character; a
+    word is broken only if it is longer than a line. A single space at a break stays at the end of the line; it belongs
+    to no token, unless that is all of its token. whitespace: draw spaces as dots, and mark the newlines of the prompt
+    as well.
     """
-    writer = _LineWriter(max(width, _NARROWEST), whitespace)
+    writer = _LineWriter(max(width - 1, _NARROWEST), whitespace)  # the last column is for a space at a break
     if sample.prompt:
         if (left_out := len(sample.prompt) - LONGEST_PROMPT) > 0:
             writer.write([_Text("note", -1, f"… {left_out:,} earlier characters")])
@@ -124,7 +125,7 @@ def lay_out(sample: TokenSample, width: int, *, whitespace: bool = False) -> Tok
             kind, text = "stop", text[cut:]
         texts.append(_Text(kind, token, text if token <= last_text else _NOTHING))
     if sample.truncated:
-        texts.append(_Text("mark", -1, f" ✂ cut at {counted(len(sample), 'token')}"))
+        texts.append(_Text("mark", -1, " " + f"✂ cut at {counted(len(sample), 'token')}".replace(" ", "\xa0")))
     elif not sample.texts:
         texts.append(_Text("mark", -1, "no tokens"))
     writer.write(texts)
@@ -196,8 +197,16 @@ class _LineWriter:
             self._break()
 
     def _place(self, word: Sequence[_Cell]) -> None:
-        """Put a word into the line, or into the next one where it fits only there."""
-        if self._column + (width := sum(cell.width for cell in word)) > self._width >= width:
+        """Put a word into the line, or into the next one where it fits only there: a space before it stays behind."""
+        start = "".join(cell.text for cell in word[:2])
+        leaves = bool(self._line) and len(start) > 1 and start[0] == " " != start[1]
+        if self._column + (width := sum(cell.width for cell in word)) > self._width >= width - leaves:
+            if leaves:
+                first, *word = word
+                own = len(first.text) == 1 and first.token != word[0].token
+                self._append(first if own else first._replace(token=-1, last=-1), " ", 1)
+                if len(first.text) > 1:
+                    word = [first._replace(text=first.text[1:], width=first.width - 1), *word]
             self._break(wraps=True)
         for cell in word:
             text, width = cell.text, cell.width

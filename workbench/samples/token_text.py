@@ -252,7 +252,8 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
             return "", ""  # blocks
         spans = self._layout.lines[line]
         text = "".join(span.text for span in spans if span.kind != "newline")
-        return " " * _MARGIN + text, "" if line in self._layout.wrapped else "\n"
+        # A copy leaves out spaces at the end of a line, which belong between the words of wrapped text.
+        return " " * _MARGIN + text, text[len(text.rstrip()) :] if line in self._layout.wrapped else "\n"
 
     def line_strip(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
@@ -288,7 +289,7 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
             yield Segment(span.text, style)
 
     def _block_row(self, line: int, row: int) -> Iterator[Segment]:
-        """Yield the blocks below the tokens of a line, each as wide as its token without a leading space."""
+        """Yield the blocks below the tokens of a line, each as wide as its token."""
         label, channel = list(_STRIP.items())[row - 1] if self.blocks == "strip" else ("", self.channel)
         values, column = self._values_of(channel), 0
         assert values is not None
@@ -297,13 +298,10 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
         for span in self._layout.lines[line] if values.numbers else ():
             if span.token < 0:
                 continue
-            start, end = span.start, span.start + span.width
-            if span.text[0] in " ·" and span.width > 1:
-                start += 1  # so that words stay apart
             position, diverging = values.positions[span.token], values.channel.diverging
-            yield Segment(" " * (start - column), ladder.plain)
-            yield Segment(block(position, diverging=diverging) * (end - start), ladder.at(position, mark=True))
-            column = end
+            yield Segment(" " * (span.start - column), ladder.plain)
+            yield Segment(block(position, diverging=diverging) * span.width, ladder.at(position, mark=True))
+            column = span.start + span.width
 
     def _values_of(self, channel: str) -> ChannelValues | None:
         """Return the numbers of a channel; None without a sample, or for the channel ""."""

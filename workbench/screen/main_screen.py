@@ -120,9 +120,9 @@ class MainScreen(MountedWhole, Screen[None]):
         self.config = ConfigPane(document, id="config")
         self.config.form.view = "all" if settings.all_settings else "basic"
         self.label = LabelPane(lambda what: self.labelling.request(what), id="label")
-        self._training = TrainingPane(id="training")
+        self._training, log = TrainingPane(id="training"), LogPane(opening.log, id="log")
         start = "training" if opening.watch or opening.resume or opening.label else "home"
-        self.panes = Panes(self, self.supervisor, self.config, self.label, start)
+        self.panes = Panes(self, self.supervisor, self.config, self.label, log, start)
         self.steering = Steering(self.panes)
         self.labelling = LabellingController(self.panes, opening.label)
         self._opening, self._settings = opening, settings
@@ -142,7 +142,7 @@ class MainScreen(MountedWhole, Screen[None]):
             yield self.label
             yield RewardModelPane(self.panes.listed, id="reward-model")
             with Horizontal(id="bottom"):
-                yield LogPane(self._opening.log, id="log")
+                yield self.panes.log
         yield Static(id="too-small", markup=False)
         yield KeyFooter()
 

@@ -32,28 +32,30 @@ EVERYTHING = (180, 48)
 
 DASHBOARD = ("config", "training", "samples")
 EDITING = ("config", "training")
+READING = ("training", "samples")
 ALONE = ("home", "label", "reward-model")  # they need the whole width, and nothing should distract a labeller
 DRAWER = ("log",)  # below the dashboard if there is room for all
 
 T = TypeVar("T")
 
 
-def arrange(width: int, height: int, current: str, *, zoomed: bool = False) -> tuple[str, ...]:
+def arrange(width: int, height: int, current: str, *, zoomed: bool = False, empty_log: bool = False) -> tuple[str, ...]:
     """Return the panes to show on `width` columns by `height` lines, when the user is at the pane `current`.
 
     Empty if the terminal is too small. On a small terminal or when zoomed, only the current pane is shown. Home and the
     panes for labels and reward models are always shown alone. Otherwise configuration, charts and samples are side by
-    side, without the samples while the user is at the configuration. A large terminal shows all three, and the log
-    below them, higher when the user is there; a smaller one shows the log alone.
+    side, without the samples while the user is at the configuration, and without that while at the samples. A large
+    terminal shows all three, and the log below them unless it is empty, higher when the user is there; a smaller one
+    shows the log alone.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return ()
     if zoomed or current in ALONE or width < SIDE_BY_SIDE[0] or height < SIDE_BY_SIDE[1]:
         return (current,)
     if width >= EVERYTHING[0] and height >= EVERYTHING[1]:
-        return DASHBOARD + DRAWER
-    if current == "config":
-        return EDITING
+        return DASHBOARD if empty_log and current not in DRAWER else DASHBOARD + DRAWER
+    if current in ("config", "samples"):
+        return EDITING if current == "config" else READING
     return DASHBOARD if current in DASHBOARD else (current,)
 
 
@@ -64,10 +66,16 @@ class Panes:
     """
 
     def __init__(
-        self, screen: Screen[None], supervisor: Supervisor, config: ConfigPane, label: LabelPane, current: str
+        self,
+        screen: Screen[None],
+        supervisor: Supervisor,
+        config: ConfigPane,
+        label: LabelPane,
+        log: LogPane,
+        current: str,
     ) -> None:
         self.screen, self.app, self.supervisor = screen, screen.app, supervisor
-        self.config, self.label = config, label
+        self.config, self.label, self.log = config, label, log
         self.current = current
         self.listed = self.runs_dir  # the folder whose runs the panes list
         self.zoomed = False  # the current pane has the whole terminal
@@ -129,15 +137,16 @@ class Panes:
     def _arrange(self) -> None:
         screen = self.screen
         width, height = self.app.size
-        shown = arrange(width, height, self.current, zoomed=self.zoomed)
+        shown = arrange(width, height, self.current, zoomed=self.zoomed, empty_log=self.log.is_empty)
         for pane in screen.query(Pane):
             was, pane.display = pane.display, pane.id in shown
             if pane.display and not was:
                 pane.update_run(self.supervisor.view)
-        is_wide = self.current == "config" and "training" in shown
-        if self.config.has_class("-wide") != is_wide:  # half of the dashboard, or its usual share
-            self.config.set_class(is_wide, "-wide", update=False)  # without restyling all that is in the pane
-            self.app.stylesheet.apply(self.config)
+        for pane in (self.config, screen.query_one(SamplesPane)):
+            is_wide = self.current == pane.id and "training" in shown
+            if pane.has_class("-wide") != is_wide:  # half of the dashboard, or its usual share
+                pane.set_class(is_wide, "-wide", update=False)  # without restyling all that is in the pane
+                self.app.stylesheet.apply(pane)
         screen.query_one("#top").display = bool({*shown} & {*DASHBOARD})
         drawer = screen.query_one("#bottom")
         drawer.display = bool({*shown} & {*DRAWER})
@@ -173,12 +182,13 @@ class Panes:
                 if self._under_way and self.current == "home":
                     self.go_to("training")
             screen.query_one(RunsPane).refresh_runs()
+            self._arrange()
             screen.refresh_bindings()
 
     def _situation_now(self) -> tuple[object, ...]:
         supervisor, view = self.supervisor, self.supervisor.view
         alarms = [(alarm.code, alarm.iteration) for alarm in view.alarms]
-        return view.state, supervisor.note, supervisor.under_way, alarms, self.runs_dir
+        return view.state, supervisor.note, supervisor.under_way, alarms, self.runs_dir, self.log.is_empty
 
     # What is said and asked
 

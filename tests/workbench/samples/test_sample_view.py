@@ -94,6 +94,23 @@ async def test_an_open_sample_stays_while_training_goes_on_until_an_iteration_is
         assert "of 1" in app.drawn, "asked for, so it stays"
 
 
+async def test_a_high_pane_keeps_the_list_above_an_open_sample(run: Run) -> None:
+    async with open_sample(run, "zero", "one", "two", size=(110, 60)) as (app, pilot, text):
+        listed, view = app.query_one(SampleList), app.query_one(SampleView)
+        assert text.has_focus
+        assert 0 < listed.region.bottom <= view.region.y
+        await press(pilot, "n")
+        assert listed.cursor == 1
+        listed.focus()
+        await press(pilot, "down", "enter")
+        assert app.pane.opened is not None
+        assert app.pane.opened.key.row == 2
+        assert listed.has_focus, "the keys go on through the list"
+        await pilot.resize_terminal(110, 40)
+        await pilot.pause()
+        assert not listed.region.area
+
+
 async def test_a_double_click_opens_a_sample_and_the_others_are_a_key_away(run: Run) -> None:
     async with samples_pane(run, "zero", "one", "two", size=(60, 24)) as (app, pilot):
         await pilot.click(SampleList, offset=(5, 1), times=2)
@@ -170,9 +187,9 @@ async def test_a_copy_is_the_sample_in_the_list_and_the_token_in_a_sample(run: R
         assert text.sample is not None
         advantage = text.sample.numbers["advantages"][1]
         lines = app.clipboard.splitlines()
-        assert lines[0].startswith("'·[b]␛[31m'  id 101")
+        assert lines[0].startswith("'·[b]␛[31m'  pushed")
+        assert "2 of 3 · id 101" in app.clipboard
         assert any(line.split() == ["advantage", f"{advantage:.4f}"] for line in lines)
-        assert any("ushed" in line for line in lines)
         await pilot.press("Y")
         assert app.clipboard == whole
         await pilot.press("enter")
@@ -369,8 +386,9 @@ def value_of(lines: list[str], label: str) -> str:
 def test_every_number_of_a_token_is_shown_with_its_unit() -> None:
     of = clipped()
     facts, lines = TokenFacts(of, 3), texts_of(of)
-    assert lines[0].split() == [*facts.name.split(), "id", "103", "4", "of", "6"]
-    assert " ".join(lines[1:4]).startswith("Pushed down until the clip stopped it in")
+    head = " ".join(lines[:4])
+    assert head.startswith(f"{facts.name}  pushed down until the clip stopped it in"), "the sentence first"
+    assert "4 of 6 · id 103" in head
     for label, number in (
         ("value", facts.value),
         ("next", facts.next_value),
@@ -423,9 +441,9 @@ def test_the_penalised_kl_is_shown_apart_only_where_it_differs() -> None:
 
 def test_the_score_and_the_place_are_at_the_last_token() -> None:
     lines = texts_of(clipped(row=0), 5)
-    assert lines[0].endswith("6 of 6 · stop")
+    assert "6 of 6 · stop · id 105" in "\n".join(lines[:5])
     assert value_of(lines, "score") == f"{TokenFacts(clipped(row=0), 5).sequence_score:.4f}"
-    assert texts_of(clipped(row=2), 5)[0].endswith("6 of 6 · cut short")
+    assert "6 of 6 · cut short · id 105" in "\n".join(texts_of(clipped(row=2), 5)[:5])
     assert not any(line.strip().startswith("score") for line in texts_of(clipped(), 4))
 
 
@@ -482,8 +500,7 @@ def test_a_low_place_keeps_the_token_the_sentence_and_the_most_telling_numbers(w
     lines = texts_of(clipped(), width=width, height=height)
     assert len(lines) == height
     lines = [line for line in lines if line]
-    assert lines[0].startswith(TokenFacts(clipped(), 3).name)
-    assert lines[1].startswith("Pushed down")
+    assert lines[0].startswith(f"{TokenFacts(clipped(), 3).name}  pushed down")
     assert any(line.startswith("advantage") for line in lines)
     everything = texts_of(clipped(), width=width, height=60)
     assert [line for line in everything if line in lines] == [line for line in lines if line in everything], "in order"
@@ -514,12 +531,13 @@ def test_more_height_drops_nothing_that_less_height_shows() -> None:
 
 @pytest.mark.parametrize("width", [27, 34, 36, 44, 78])
 def test_a_sentence_that_has_no_room_ends_with_an_ellipsis_and_none_is_cut_above_empty_lines(width: int) -> None:
-    whole = sentence(TokenFacts(clipped(), 3)).replace("pushed", "Pushed", 1).split()
-    for height in range(2, 60):
+    facts = TokenFacts(clipped(), 3)
+    whole = [facts.name, *sentence(facts).split()]
+    for height in range(1, 60):
         lines = texts_of(clipped(), width=width, height=height)
-        reported = itertools.takewhile(lambda line: line and not re.search(r"\d\.\d{4}", line), lines[1:])
-        words = " ".join(line.rstrip() for line in reported).split()
-        assert words == whole[: len(words)] or words[-1].endswith("…")
+        reported = itertools.takewhile(lambda line: line and not re.search(r"\d\.\d{4}", line), lines)
+        words = " ".join(line.partition("4 of 6")[0].rstrip() for line in reported).split()
+        assert words == whole or words[-1].endswith("…")
     assert not any(line.endswith("…") for line in texts_of(clipped(), width=width, height=60))
 
 

@@ -312,3 +312,6 @@ def test_the_end_of_a_prompt_is_shown_without_its_template_and_the_start_of_a_co
     assert (shown, first.strip(), second) == ("Once upon a time", "there was joy.", ""), "whole where they fit"
     llama = "Why?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
     assert sample_lines(listed(prompt=llama), 40)[1] == "Why?"
+    system = "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n"
+    assert sample_lines(listed(prompt=f"{system}Why?<|im_end|>\n<|im_start|>assistant\n"), 80)[1] == "Why?"
+    assert sample_lines(listed(prompt="<|user|>Tell me: why?<|assistant|>"), 80)[1] == "Tell me: why?"

@@ -16,7 +16,7 @@ from workbench_app import settle, workbench
 
 from workbench.kit.pane import Pane
 from workbench.screen.main_screen import MainScreen
-from workbench.screen.panes import DASHBOARD, DRAWER, EDITING, SMALLEST, arrange
+from workbench.screen.panes import DASHBOARD, DRAWER, EDITING, READING, SMALLEST, arrange
 
 PANES = (*DASHBOARD, *DRAWER)
 SIDES = st.integers(1, 400)
@@ -29,6 +29,7 @@ SIDES = st.integers(1, 400)
         ((80, 24), "log", ("log",)),
         ((120, 36), "config", EDITING),
         ((120, 36), "training", DASHBOARD),
+        ((120, 36), "samples", READING),
         ((120, 36), "home", ("home",)),
         ((200, 60), "config", DASHBOARD + DRAWER),
         ((200, 60), "log", DASHBOARD + DRAWER),
@@ -39,6 +40,11 @@ SIDES = st.integers(1, 400)
 )
 def test_the_size_decides(size: tuple[int, int], current: str, shown: tuple[str, ...]) -> None:
     assert arrange(*size, current) == shown
+
+
+def test_an_empty_log_takes_no_lines_until_the_user_goes_there() -> None:
+    assert arrange(200, 60, "samples", empty_log=True) == DASHBOARD
+    assert arrange(200, 60, "log", empty_log=True) == DASHBOARD + DRAWER
 
 
 @given(SIDES, SIDES, st.sampled_from(PANES), st.booleans())

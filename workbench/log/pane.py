@@ -1,4 +1,4 @@
-"""The log pane: alerts of the run, and what libraries and native code print meanwhile."""
+"""The log pane: starts, alerts and ends of runs, and what libraries and native code print meanwhile."""
 
 from __future__ import annotations
 
@@ -15,42 +15,52 @@ from textual.binding import Binding, BindingType
 from textual.events import Print
 from textual.widgets import Input, Static
 
+from trainer.errors import counted
+from trainer.events import Event, RunEnded, RunStarted
 from workbench.kit.cursor_list import CursorList, FilterField, cursor_bindings, under_cursor
 from workbench.kit.drawing import CutText
 from workbench.kit.pane import Badge, Pane, Throttled
 from workbench.kit.saving import ask_and_save, write_lines
-from workbench.run.sentences import level_sign, sentences
+from workbench.run.sentences import level_sign, resumption, sentences
 from workbench.run.view import RunView
 from workbench.system.output import cut_log
-from workbench.text import Line, fit_start, has_words, visible
+from workbench.text import Line, duration, fit_start, has_words, moment, visible
 
 LEVELS = ("info", "warning", "error")
+_ENDS = {"done": "✓", "stopped": "■"}
 _TRACEBACK = "Traceback (most recent call last)"
 _ERROR = re.compile(r"\b(error|exception|fatal|critical|abort(ed)?|segmentation fault)\b|\w(Error|Exception)\b", re.I)
 _WARNING = re.compile(r"\bwarn(ing)?\b|Warning\b", re.I)
 _BEFORE_TEXT = 12  # columns of time and sign
 _KEPT = 2000  # lines
 _LONGEST = 2000  # columns of a line that are shown
+_JUST = 5  # lines in which an error is not repeated
 _AT_ONCE = 64 * 1024  # bytes read from the file in one go
 
 
 class Entry(NamedTuple):
-    """A line of the log, safe to print. at: unix seconds, None if unknown. goes_on: belongs to the line before it."""
+    """A line of the log, safe to print. at: unix seconds. goes_on: belongs to the line before it."""
 
     text: str
-    level: str = "info"
-    at: float | None = None
+    level: str
+    at: float
     goes_on: bool = False
+    mark: str = ""  # instead of the sign of its level
 
     @property
     def clock(self) -> str:
-        """Local time of the line, or blanks of the same width."""
-        return " " * 8 if self.at is None else time.strftime("%H:%M:%S", time.localtime(self.at))
+        """Local time of the line, or blanks of the same width where it belongs to the line before it."""
+        return " " * 8 if self.goes_on else time.strftime("%H:%M:%S", time.localtime(self.at))
 
     @property
     def plain(self) -> str:
         """The line as it is saved and copied."""
-        return f"{self.clock} {'' if self.goes_on else level_sign(self.level):1} {self.text}"
+        return f"{self.clock} {self.sign} {self.text}"
+
+    @property
+    def sign(self) -> str:
+        """Sign of its level, or its own; a space where it belongs to the line before it."""
+        return " " if self.goes_on else self.mark or level_sign(self.level)
 
 
 def printed_entry(text: str, before: Entry | None, at: float) -> Entry:
@@ -62,6 +72,26 @@ def printed_entry(text: str, before: Entry | None, at: float) -> Entry:
     if text.startswith(_TRACEBACK) or _ERROR.search(text):
         return Entry(text, "error", at)
     return Entry(text, "warning" if _WARNING.search(text) else "info", at)
+
+
+def run_entries(name: str, event: Event, at: float) -> list[Entry]:
+    """Return the lines for the start of the run `name`, an alert, or the end. Of another day, they have the date."""
+    on = "" if time.localtime(at)[:3] == time.localtime()[:3] else f" {moment(at)}"
+    match event:
+        case RunStarted():
+            begun = "started" if event.resumed_at is None else resumption(event.resumed_at)
+            what = f"{event.model}, {counted(event.iterations, 'iteration')}, seed {event.seed}"
+            start = Entry(visible(f"{name} {begun}{on}: {what}"), "info", at, mark="▸")
+            return [start, *(Entry(visible(f"  {text}"), "warning", at, goes_on=True) for text in event.warnings)]
+        case RunEnded():
+            level, mark = ("error", "") if event.state == "failed" else ("info", _ENDS.get(event.state, ""))
+            lasted = f" after {duration(event.seconds)}" if event.seconds else ""
+            what = ": ".join(filter(None, (f"{name} {event.state}{on}{lasted}", event.reason)))
+            return [Entry(visible(what), level, at, mark=mark)]
+    first, *others = sentences(event)
+    level = getattr(event, "level", "warning")
+    more = (f"  {line.partition(': ')[2]}" for line in others)  # without the iteration
+    return [Entry(visible(f"{name}, {first}"), level, at), *(Entry(visible(t), level, at, goes_on=True) for t in more)]
 
 
 class LogList(CursorList[Entry]):
@@ -87,22 +117,21 @@ class LogList(CursorList[Entry]):
 
     def item_line(self, index: int, line: int, width: int) -> Line:
         entry = self.items[index]
-        sign = " " if entry.goes_on else level_sign(entry.level)
         role = entry.level if entry.level in LEVELS else "warning"
         pieces = [
             (f"{entry.clock} ", "muted"),
-            (f"{sign}  ", role),
+            (f"{entry.sign}  ", role),
             (fit_start(entry.text, width - _BEFORE_TEXT), "" if role == "info" else role),
         ]
         return under_cursor(pieces, width) if index == self.cursor else pieces
 
 
 class LogPane(Pane):
-    """Pane that follows the run's alerts and the log file of native output, and captures what Python code prints."""
+    """Pane of starts, alerts and ends of runs, the log file of native output, and what Python code prints."""
 
     TITLE = "Log"
     HELP = (
-        "Alerts of the run, such as alarms with their advice, and what libraries print: downloads, warnings, native "
+        "Starts, alarms with their advice, and ends of runs, and what libraries print: downloads, warnings, native "
         "errors. The file named on the border keeps what they print. On the last line, the list follows new ones."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -124,7 +153,7 @@ class LogPane(Pane):
         self._unread = 0  # errors
         self._changed = False  # entries have come since they were shown
         self._view: RunView | None = None
-        self._alerts_written = 0
+        self._written = 0  # events of the log of that run
 
     @property
     def is_empty(self) -> bool:
@@ -143,20 +172,13 @@ class LogPane(Pane):
         self._show()
 
     def show_run(self, view: RunView) -> None:
-        known = view is self._view and view.alerts_seen >= self._alerts_written
-        if not known:
-            past, self._alerts_written = self._view is not view, 0
-            self._view = view
-        new = view.alerts_seen - self._alerts_written
-        self._alerts_written = view.alerts_seen
+        past = view is not self._view  # a run that is opened has had its errors
+        if past or view.logged < self._written:
+            self._view, self._written = view, 0
+        new, self._written = view.logged - self._written, view.logged
         name = view.started.name if view.started else ""
-        at = time.time() if known or not past else None  # a run that is opened has its alerts from before
-        entries = [
-            Entry(visible(f"{name}: {sentence}"), getattr(alert, "level", "warning"), at, goes_on=number > 0)
-            for alert in (view.alerts[-new:] if new else [])
-            for number, sentence in enumerate(sentences(alert))
-        ]
-        self._add(entries)
+        told = view.log[-new:] if new else []
+        self._add([entry for at, event in told for entry in run_entries(name, event, at)], read=past)
 
     def on_print(self, event: Print) -> None:
         """Show what Python code of this process prints."""
@@ -182,15 +204,19 @@ class LogPane(Pane):
 
     def report(self, problem: str) -> None:
         """Add a problem of the run that is in no journal, one line or more."""
-        lines = enumerate(problem.splitlines())
-        self._add([Entry(visible(line), "error", time.time(), goes_on=number > 0) for number, line in lines])
+        first, *others = map(visible, problem.splitlines() or [""])
+        if any(entry.text.endswith(first) for entry in self._entries[-_JUST:] if entry.level == "error"):
+            return  # the end of the run has just said so
+        more = (Entry(line, "error", time.time(), goes_on=True) for line in others)
+        self._add([Entry(first, "error", time.time()), *more])
 
     def on_show(self) -> None:
         self._unread, self.badge = 0, Badge()
         if self._changed:
             self._show()
 
-    def _add(self, entries: Sequence[Entry]) -> None:
+    def _add(self, entries: Sequence[Entry], *, read: bool = False) -> None:
+        """Add lines. read: their errors do not count as unread."""
         if not entries:
             return
         self._entries += entries
@@ -201,8 +227,7 @@ class LogPane(Pane):
         if self.is_on_screen:
             self._show()
             return
-        new = [entry for entry in entries if entry.at is not None]  # a run that is opened has had its errors
-        self._unread += sum(entry.level == "error" and not entry.goes_on for entry in new)
+        self._unread += sum(entry.level == "error" and not entry.goes_on for entry in entries if not read)
         if self._unread:
             self.badge = Badge(f"{level_sign('error')}{self._unread}", "error")
 
@@ -213,7 +238,11 @@ class LogPane(Pane):
     @on(Input.Changed)
     def _show(self) -> None:
         shown = [entry for entry in self._entries if self._shows(entry)]
-        message = "No matching lines" if self._entries else "Nothing yet. Alerts and the output of libraries come here."
+        message = (
+            "No matching lines"
+            if self._entries
+            else "Nothing yet. Starts, alarms and ends of runs come here, and the output of libraries."
+        )
         self.query_one(LogList).show(shown, dropped=self._dropped, message=message)
         self._dropped, self._changed = 0, False
         least = ("", "warnings and errors", "errors")[self._least]

@@ -64,6 +64,10 @@ class RunOnDisk:
         return problems
 
     def take(self) -> list[Event]:
+        """Return the events of `take_timed`."""
+        return [event for _, event in self.take_timed()]
+
+    def take_timed(self) -> list[TimedEvent]:
         """Return what is new in the journal, then the newest progress of a live run; pass answers on.
 
         If another journal has replaced the first one, it is read as the first one was.
@@ -82,7 +86,7 @@ class RunOnDisk:
             self._progress = progress
             # An iteration may be over: the file will follow. 0 is what comes before the first one.
             if progress and not (0 < progress.iteration <= self._iteration and progress.phase in _WITHIN):
-                events.append(progress)
+                events.append((time.time(), progress))
         self.finished = not live and not events
         return events
 
@@ -130,21 +134,21 @@ class RunOnDisk:
         self._asked[inbox.ask(self.folder, question)] = future
         return future
 
-    def _new_events(self) -> list[Event]:
-        events = [event for _, event in self._reader.poll()]
+    def _new_events(self) -> list[TimedEvent]:
+        events = self._reader.poll()
         missing = not events and not self.live and not self._run.events.exists()
         self._failure = f"no journal '{self._run.events}': open a run that has started" if missing else ""
         if self._reader.restarts != self._restarts:
             self._restarts = self._reader.restarts
             self._older_count_to, self._iteration, self._progress = math.inf, 0, None
-        for event in events:
+        for _, event in events:
             self._note(event)
-        started = any(isinstance(event, RunStarted) for event in events)
+        started = any(isinstance(event, RunStarted) for _, event in events)
         if self._reader.opening is not self._opening:
             self._opening = self._reader.opening
             if self._opening is not None:
-                events.insert(0, self._opening[1])
-        if not any(isinstance(event, RunStarted) for event in events):
+                events.insert(0, self._opening)
+        if not any(isinstance(event, RunStarted) for _, event in events):
             return events
         try:
             ppo: Any = read_config(self._run).get("ppo")
@@ -156,7 +160,7 @@ class RunOnDisk:
         changes: dict[str, Any] = {"name": self._run.name, "folder": str(self._run.root)}  # renamed or moved since
         if not started and isinstance(total := ppo.get("iterations"), int):
             changes["iterations"] = total  # a resumption that is not among the events may have changed it
-        return [dataclasses.replace(event, **changes) if isinstance(event, RunStarted) else event for event in events]
+        return [(at, dataclasses.replace(e, **changes) if isinstance(e, RunStarted) else e) for at, e in events]
 
     def _note(self, event: Event) -> None:
         """Record what `event` says about those before it."""

@@ -13,10 +13,11 @@ from typing import Any, Literal, NamedTuple
 from trainer.config import Config
 from trainer.engine.inbox import Command
 from trainer.errors import ChangedPromptsError, TrainerError, UsageError
-from trainer.events import Alarm, Event, Fix, RunEnded, RunStarted, StateChanged
+from trainer.events import Alarm, Fix, RunEnded, RunStarted, StateChanged
 from trainer.questions import Answer, Question
 from trainer.runs.checkpoint_files import checkpoints
 from trainer.runs.folder import RunFolder, check_name_is_free
+from trainer.runs.journal import TimedEvent
 from workbench.run.history import MetricHistory
 from workbench.run.run_on_disk import RunOnDisk
 from workbench.run.threads import PolicyThread, Train, TrainingThread
@@ -33,7 +34,7 @@ class Found(NamedTuple):
     """News from a run's folder."""
 
     run: RunOnDisk
-    events: list[Event]
+    events: list[TimedEvent]
     past: list[MetricHistory]  # pieces of a long journal's past, newest first
 
 
@@ -145,8 +146,8 @@ class Supervisor:
         if resume is not None:  # show its journal, so that its charts do not start empty
             found = past or self.opened(resume)
             self.past = found.run
-            for event in found.events:
-                self.view.take(event)
+            for at, event in found.events:
+                self.view.take(event, at)
             for chunk in found.past:
                 self.view.history.prepend(chunk)
             self.view.ended = None
@@ -163,7 +164,7 @@ class Supervisor:
     def opened(folder: Path) -> Found:
         """Read the run in `folder` for `show`. May be called on any thread."""
         run = RunOnDisk(folder)
-        return _found(run, run.take())
+        return _found(run, run.take_timed())
 
     def show(self, found: Found) -> None:
         """Show a run that was `opened`. Raises UsageError while another run trains here."""
@@ -245,7 +246,7 @@ class Supervisor:
         """
         if (thread := self._thread) is None:
             return False
-        changed = self._fold(thread.take(timeout))
+        changed = self._fold([(time.time(), event) for event in thread.take(timeout)])
         if thread.finished:
             self._conclude(thread)
             changed = True
@@ -254,7 +255,7 @@ class Supervisor:
     def look(self) -> Found | None:
         """Read what is new in the run's folder; the view stays as it is. May be called on any thread, one at a time."""
         run = self.past
-        return None if run is None else _found(run, run.take() if run is self.run else [])
+        return None if run is None else _found(run, run.take_timed() if run is self.run else [])
 
     def fold(self, found: Found) -> bool:
         """Fold what `look` has found into the view; return whether anything changed."""
@@ -265,15 +266,15 @@ class Supervisor:
             self.view.history.prepend(chunk)
         if found.run is self.run:
             self.view.problems = found.run.problems
-            if any(isinstance(event, RunStarted) for event in found.events):
+            if any(isinstance(event, RunStarted) for _, event in found.events):
                 self.view.kl_target = found.run.kl_target
         elif not found.past:
             self.past = None
         return bool(found.events or found.past)
 
-    def _fold(self, events: Sequence[Event]) -> bool:
-        for event in events:
-            self.view.take(event)
+    def _fold(self, events: Sequence[TimedEvent]) -> bool:
+        for at, event in events:
+            self.view.take(event, at)
             if isinstance(event, RunEnded):
                 self._ended_at = time.monotonic()
             if isinstance(event, RunStarted) and self.trains_here:
@@ -337,7 +338,7 @@ class Supervisor:
             self.view.is_starting = False
 
 
-def _found(run: RunOnDisk, events: list[Event]) -> Found:
+def _found(run: RunOnDisk, events: list[TimedEvent]) -> Found:
     chunks: list[MetricHistory] = []
     while len(chunks) < 2 and (chunk := run.earlier()) is not None:  # each reading is short
         chunks.append(chunk)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -72,7 +73,8 @@ class RunView:
     held_out: list[RewardModelEvaluation] = field(default_factory=list)  # on comparisons; of a DPO run too
     judged: HumanEvaluation | None = None  # the newest
     alerts: list[Alert | RolledBack] = field(default_factory=list)  # alarms and decisions among them
-    alerts_seen: int = 0  # including those no longer kept
+    log: list[tuple[float, Event]] = field(default_factory=list)  # starts, alerts and ends with their unix seconds
+    logged: int = 0  # including those no longer kept
     alarms: list[Alarm] = field(default_factory=list)  # active, newest last; of one iteration the first reported last
     checkpoints: list[CheckpointSaved] = field(default_factory=list)
     settings: list[SettingChanged] = field(default_factory=list)
@@ -82,8 +84,8 @@ class RunView:
     problems: list[str] = field(default_factory=list)  # what could not be read
     kl_target: float | None = None  # nats a sequence; of a run whose kl_coef follows the KL
 
-    def take(self, event: Event) -> None:
-        """Fold in one event; unknown kinds change nothing."""
+    def take(self, event: Event, at: float | None = None) -> None:
+        """Fold in one event, which happened at unix second `at`, by default now; unknown kinds change nothing."""
         if self.alarms:
             self.alarms[:] = [alarm for alarm in self.alarms if is_active_after(alarm, event)]
         match event:
@@ -116,7 +118,6 @@ class RunView:
                     self.evaluations.clear()
                     self.history.forget_evaluations()
                 _keep(self.alerts, event)
-                self.alerts_seen += 1
                 if isinstance(event, Alarm):
                     same = (place for place, other in enumerate(self.alarms) if other.iteration == event.iteration)
                     self.alarms.insert(next(same, len(self.alarms)), event)
@@ -143,6 +144,9 @@ class RunView:
                 newest = {alert.code: alert for alert in self.alerts if isinstance(alert, Alarm)}
                 self.alarms[:0] = [newest[code] for code in event.alarms if code in newest and code not in standing]
                 self._mark(event.iteration, "end", f"{event.state}: {event.reason}" if event.reason else event.state)
+        if isinstance(event, RunStarted | Alert | RolledBack | RunEnded):
+            _keep(self.log, (time.time() if at is None else at, event))
+            self.logged += 1
 
     @property
     def newest_evaluations(self) -> list[AnyEvaluation]:

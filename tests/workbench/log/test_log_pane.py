@@ -234,11 +234,39 @@ async def test_each_message_of_a_run_gets_one_line_and_is_not_obeyed(tmp_path: P
         pane.show_run(view)
         await pilot.pause()
         assert lines(app) == [
-            "quickstart-0001: iteration 1: warning: KL high: a␛[2J␊b [b]c[/b]",
-            "quickstart-0001: iteration 1: advice: Lower it.",
-            "quickstart-0001: iteration 2: decision to roll back: the score fell back",
-            "quickstart-0001: iteration 2: rolled back to iteration 1: the score fell back",
+            "quickstart-0001 started: starter, 12 iterations, seed 0",
+            "quickstart-0001, iteration 1: warning: KL high: a␛[2J␊b [b]c[/b]",
+            "  advice: Lower it.",
+            "quickstart-0001, iteration 2: decision to roll back: the score fell back",
+            "quickstart-0001, iteration 2: rolled back to iteration 1: the score fell back",
         ]
+
+
+async def test_starts_and_ends_of_runs_have_the_time_of_their_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    now, view = time.time(), RunView()
+    view.take(started(warnings=["no chat template"]), at=3723.0)
+    view.take(alarm(1, level="error"), at=3724.0)
+    view.take(ended("stopped", 6, reason="stopped by the user", seconds=61.0), at=now)
+    view.take(started(resumed_at=6), at=now)
+    view.take(ended("failed", 6, reason="the disk is full"), at=now)
+    async with logging(tmp_path / "workbench.log", (120, 30)) as (app, pilot, pane, table):
+        pane.show_run(view)
+        pane.report("the disk is full")
+        await pilot.pause()
+        drawn = [table.render_line(y).text.rstrip() for y in range(len(lines(app)))]
+        clock = time.strftime("%H:%M:%S", time.localtime(now))
+        assert drawn[0].startswith("01:02:03 ▸  quickstart-0001 started 1970-01-01 01:02: ")
+        assert drawn[1] == " " * 14 + "no chat template"
+        assert drawn[2].startswith("01:02:04 ✖  quickstart-0001, iteration 1: ")
+        assert [line for line in drawn if line.startswith(clock)] == [
+            f"{clock} ■  quickstart-0001 stopped after 1m 01s: stopped by the user",
+            f"{clock} ▸  quickstart-0001 resumed after iteration 6: starter, 12 iterations, seed 0",
+            f"{clock} ✖  quickstart-0001 failed after 4m 24s: the disk is full",
+        ], "an end is not told twice"
 
 
 async def test_lines_are_not_repeated_when_a_run_resumes_but_another_run_has_all_of_its_own(tmp_path: Path) -> None:
@@ -251,15 +279,24 @@ async def test_lines_are_not_repeated_when_a_run_resumes_but_another_run_has_all
         view.take(started(resumed_at=4))
         pane.show_run(view)
         await pilot.pause()
-        assert lines(app) == before
+        assert lines(app)[: len(before)] == before
+        assert lines(app)[len(before) :] == [before[0].replace("started", "resumed after iteration 4")]
+        before = lines(app)
         view.take(Alert(iteration=5, level="info", code="x", message="again"))
         pane.show_run(view)
         pane.show_run(view_of(started(name="other"), reported))
         await pilot.pause()
-        new = ["quickstart-0001: iteration 5: note: again", "other: iteration 5: note: reported"]
+        new = [
+            "quickstart-0001, iteration 5: note: again",
+            before[0].replace("quickstart-0001", "other"),
+            "other, iteration 5: note: reported",
+        ]
         assert lines(app) == [*before, *new]
         view.take(started(name="new"))  # in place of the run of this view
         view.take(Alert(iteration=1, level="info", code="x", message="reported"))
         pane.show_run(view)
         await pilot.pause()
-        assert [line for line in lines(app) if line.startswith("new")] == ["new: iteration 1: note: reported"]
+        assert [line for line in lines(app) if line.startswith("new")] == [
+            before[0].replace("quickstart-0001", "new"),
+            "new, iteration 1: note: reported",
+        ]

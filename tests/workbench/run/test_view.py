@@ -94,7 +94,9 @@ def test_an_iteration_repeated_without_a_resumption_replaces_the_old_one() -> No
 
 def test_a_new_run_clears_the_one_that_was_shown_before() -> None:
     before = [started(), *(event for n in range(1, 9) for event in events_of(n)), alert(1), evaluation(2), changed(3)]
-    view, new = folded([*before, ended(), started(seed=1)]), folded([started(seed=1)])
+    view, new = folded([*before, ended()]), RunView()
+    for one in (view, new):
+        one.take(started(seed=1), at=0.0)
     for name in RunView.__dataclass_fields__:
         if name != "history":
             assert getattr(view, name) == getattr(new, name), name

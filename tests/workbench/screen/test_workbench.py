@@ -214,7 +214,7 @@ async def test_an_alarm_is_in_the_log_with_its_time_though_another_pane_was_on_t
         await until(pilot, lambda: "Log·✖1" in status(screen))
         await pilot.press("f8")
         await pilot.pause()
-        assert re.search(r"\d\d:\d\d:\d\d ✖  quickstart-0001: iteration 1: error: ", screen_text(screen))
+        assert re.search(r"\d\d:\d\d:\d\d ✖  quickstart-0001, iteration 1: error: ", screen_text(screen))
         assert "Log·" not in status(screen), "they are read"
 
 

@@ -196,7 +196,7 @@ class ConfigForm(MountedWhole, Container):
     def say(self, note: str) -> None:
         """Show a note, which is safe to print, above the help until the cursor moves or the document changes."""
         self.note = note
-        style = "$text-error" if note.startswith("✖") else "$text-warning"
+        style = "$text-error" if note.startswith("✖") else "" if note.startswith("allowed") else "$text-warning"
         help_text = help_content(self.rows.selected)
         # Its height is fixed, so that the form stays where it is.
         self._help.update(Content.styled(f"{note}\n" * bool(note), style) + help_text, layout=False)
@@ -239,7 +239,8 @@ class ConfigForm(MountedWhole, Container):
             self._set(field.key, value)
         else:
             sends = "{config-editor.submit} sends it to the run, {config-editor.cancel} discards it · "
-            self.say((with_keys(sends, self._editor) if self.running else "") + visible(limits(field)))
+            allowed = f"allowed: {limits(field)}" if limits(field) else ""
+            self.say((with_keys(sends, self._editor) if self.running else "") + visible(allowed))
 
     @on(Resize)
     def _place(self) -> None:

@@ -357,9 +357,9 @@ class ConfigPane(Pane):
         found = await asyncio.to_thread(sources, Path(), *([path.parent] if path else []))
         answers = []
         for one in found:
-            place = "preset" if one.folder is None else f"in {one.folder}/" if one.folder.parts else "in this folder"
-            answers.append(Reply(one.source, one.name, f"{place}: {one.purpose}" if one.purpose else place))
-        answers.append(Reply("", "another file …"))
+            place = "" if one.folder is None else f"In {one.folder}/." if one.folder.parts else "In this folder."
+            answers.append(Reply(one.source, one.name, f"{one.purpose} {place}".strip() or "A preset."))
+        answers.append(Reply("", "another file …", "Type its path."))
         source = await self.app.push_screen_wait(AnswerScreen("Open a configuration", answers))
         if source == "":
             folder = f"{path.parent}/" if path else ""

@@ -24,7 +24,7 @@ _GUTTER = 3  # a mark for a problem or change, one for unsaved, and a space
 _LIVE = 5
 _UNIT = 14
 _NARROW = 56  # columns; a narrower line has no room for units
-_TABLE = 76  # most columns of a row: further apart, name and value are hard to match
+_TABLE = 68  # most columns of a row: further apart, name and value are hard to match
 _HELP = 40  # columns beside the table from which the help is shown there too
 _ROLES = ("name", "value", "changed", "muted", "live", "mark", "problem", "locked", "section", "cursor")
 
@@ -122,8 +122,7 @@ def row_line(row: Row, width: int) -> Line:
         if row.changed and not row.is_open:
             counts.append((f"• {row.changed} changed ", "mark"))
         room = min(width, _TABLE) - cell_len(head) - sum(cell_len(text) for text, _ in counts)
-        purpose = f"  {row.purpose}" if cell_len(row.purpose) + 2 <= room else ""
-        return [(head, "section"), (fit(purpose, max(room, 0)), "muted"), *counts]
+        return [(head, "section"), (padded(fit_start(f"  {row.purpose}", room), room), "muted"), *counts]
     field, span = row.field, value_span(row, width)
     role = "muted" if row.value in ("", []) else "value"
     if row.problem or row.locked or row.was:
@@ -149,11 +148,12 @@ def row_line(row: Row, width: int) -> Line:
 
 
 def help_content(row: Row | None) -> Content:
-    """Return the help on `row`: its purpose, advice, range, default, and the default's source."""
+    """Return the help on `row`: its purpose, advice, range, default and its source; the settings of a section."""
     if row is None:
         return Content()
     if isinstance(row, SectionRow):
-        return Content.assemble((row.key, "bold"), "  ", row.purpose)
+        names = ", ".join(key.partition(".")[2] for key in fields_by_key() if key.startswith(f"{row.key}."))
+        return Content.assemble((row.key, "bold"), f"  {row.purpose}\n", (f"settings: {names}", "$text-muted"))
     field = row.field
     lines = [Content.assemble((f"{field.name}  ", "bold"), field.help)]
     if field.advice:

@@ -17,6 +17,7 @@ from trainer.memory.footprint import Part
 from workbench.config.estimates import Estimate
 from workbench.text import fit, gigabytes, packed, visible
 
+_SMALL = 50_000_000  # bytes; less is 0.0 GB
 _OF_ADAPTERS: tuple[Part, ...] = ("adapters", "optimiser", "gradients")
 
 
@@ -28,17 +29,19 @@ def cost_content(needed: Estimate | None, room: int, problems: int, width: int) 
     memory = needed.memory if needed else None
     too_much = bool(memory and memory.peak > room)
     words = "memory unknown" if needed else "No estimate until the problems are fixed" if problems else ""
-    pieces = [f"≤ {needed.tokens_per_iteration:,} tokens/it"] if needed else []
+    pieces = [f"≤ {needed.tokens_per_iteration:,} tokens an iteration"] if needed else []
     if memory:
         words = f"≈ {gigabytes(memory.peak)} of {gigabytes(room)}" + ": does not fit" * too_much
         weights, adapters = memory.parts["weights"], sum(memory.parts.get(part, 0) for part in _OF_ADAPTERS)
         sizes = {"weights": weights, "adapters": adapters, memory.phase: memory.peak - weights - adapters}
-        pieces += [f"{name} {gigabytes(size)}" for name, size in sizes.items()]
+        pieces += [f"{name} {gigabytes(size)}" for name, size in sizes.items() if size >= _SMALL]
     if needed:
         pieces += [needed.basis, f"≤ {needed.forward_tokens:,} through a model"]
     state = f"✖ {counted(problems, 'problem')}" if problems else "✓ no problems"
     if len(words) + len(state) >= width:
         state = f"✖ {problems}" if problems else "✓"
+    if memory and len(words) + len(state) + 8 < width:
+        words = f"memory {words}"
     return Content.assemble(
         (fit(words, max(width - cell_len(state) - 1, 0)), "$text-error" if too_much else ""),
         (f" {state}", "$text-error" if problems else "$text-success"),

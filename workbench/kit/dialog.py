@@ -21,7 +21,7 @@ from textual.widgets import Button, Input, OptionList, SelectionList, Static, Te
 from workbench.kit.footer import KeyFooter
 from workbench.kit.keys import ANYWHERE, keys_of
 from workbench.kit.pane import MountedWhole
-from workbench.text import padded, typed, visible
+from workbench.text import fit_start, padded, typed, visible
 
 T = TypeVar("T")
 
@@ -138,7 +138,10 @@ _FRAME = 9  # columns of a dialog around an answer, with a scroll bar
 
 
 class AnswerScreen(Dialog[str | None]):
-    """A question with a list of answers. The result is the id of the chosen answer, or None when cancelled."""
+    """A question with a list of answers, one on each line. The result is the id of one, or None when cancelled.
+
+    If a text does not fit, the whole text of the answer under the cursor is below the list.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "cancel", id="answer.cancel", tooltip="Close without a change")
@@ -154,15 +157,21 @@ class AnswerScreen(Dialog[str | None]):
         with Vertical(classes="dialog"):
             yield Static(visible(self._question), markup=False, classes="question")
             # The text is not muted: on the row under the cursor, muted text cannot be read in every theme.
-            lines = [
-                Content.styled(padded(visible(answer.title), wide), "bold")
-                + Content("\n" + " " * wide).join(Content(visible(answer.text)).wrap(room))
-                for answer in self._answers
-            ]
-            options: list[Content | None] = [*lines]
-            if any("\n" in line.plain for line in lines):  # a rule between answers, so that each is seen as one
-                options = [part for line in lines for part in (None, line)][1:]
-            yield OptionList(*options)
+            yield OptionList(
+                *(
+                    Content.assemble((padded(visible(one.title), wide), "bold"), fit_start(visible(one.text), room))
+                    for one in self._answers
+                )
+            )
+            lines = max(len(Content(visible(answer.text)).wrap(wide + room)) for answer in self._answers)
+            if any(cell_len(visible(answer.text)) > room for answer in self._answers):
+                yield (detail := Static(markup=False, classes="detail"))
+                detail.styles.height = lines + 1  # of the longest, and a blank one: the list stays where it is
+
+    @on(OptionList.OptionHighlighted)
+    def _show_text(self, event: OptionList.OptionHighlighted) -> None:
+        for detail in self.query(".detail").results(Static):
+            detail.update(visible(self._answers[event.option_index].text), layout=False)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._answers[event.option_index].id)

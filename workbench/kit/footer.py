@@ -10,6 +10,7 @@ from textual.widgets import Static
 
 _PINNED = ("command_palette", "app.help", "app.leave")
 _FIRST = ("enter", "space", "X")  # what most users want most often, and how a run is stopped
+_LAST = "app.jump"  # there is another key for whatever it leads to
 _MORE = " … "
 
 
@@ -43,6 +44,8 @@ class KeyFooter(Static):
         for _, binding, enabled, tooltip in self.screen.active_bindings.values():
             name, action = self.app.get_key_display(binding), binding.action
             description = "commands" if action == _PINNED[0] else binding.description
+            if not binding.show:
+                description = description.lower()  # of Textual's own widgets
             meta = {"tooltip": tooltip or description, "@click": f"app.simulate_key({binding.key!r})"}
             style = Style.from_meta(meta if enabled else {"tooltip": meta["tooltip"]})
             key_style = "bold $footer-key-foreground" if enabled else "$text-muted"
@@ -55,13 +58,14 @@ class KeyFooter(Static):
             elif binding.show and binding.key == "escape":
                 pinned.setdefault("", shown)
                 escapes = escapes or action
-            elif binding.show and action not in keys:
+            elif (binding.show or binding.key == "enter") and action not in keys:
                 keys[action] = shown
                 if binding.key in _FIRST:
                     first.append(action)
         keys.pop(escapes, None)
         end = Content("").join(pinned[action] for action in ("", *_PINNED) if action in pinned)
-        ordered = [keys.pop(action) for action in first if action in keys] + [*keys.values()]
+        last = [keys.pop(_LAST)] if _LAST in keys else []
+        ordered = [keys.pop(action) for action in first if action in keys] + [*keys.values(), *last]
         room = self.size.width - end.cell_length
         line = Content("").join(ordered)
         if line.cell_length > room:

@@ -129,7 +129,7 @@ async def test_hostile_values_are_shown_and_not_obeyed(tmp_path: Path) -> None:
     document.saved(*document.to_save(tmp_path / "[bold]evil.toml")())
     async with opened(document, (120, 60)) as s:
         await s.go_to("data.system")
-        assert r"[/x] [@click=app.quit]x[/] [red]␛[31m\u202e" in s.text()
+        assert "[/x] [@click=app.qu…" in s.row("system")
         assert "[bold]evil.toml" in s.text()
         assert "✖ run.name = '[/x]" in s.text()
         assert nothing_to_obey(s.text())
@@ -156,7 +156,7 @@ async def test_the_pane_is_usable_at_every_size(size: tuple[int, int]) -> None:
         await s.press("right")
         assert "policy_lr" in s.text()
         assert "5e-4" in s.text()
-        assert "tokens/it" in s.text()
+        assert "tokens an iteration" in s.text()
         assert s.app.query_one(ConfigRows).region.height >= 8
         await s.pilot.resize_terminal(80, 24)
         assert "policy_lr" in s.text()
@@ -301,7 +301,7 @@ async def test_a_file_is_opened_over_unsaved_changes_after_one_question_and_no_f
             await until(pilot, lambda: isinstance(screen.app.screen, AnswerScreen))
             options = screen.app.screen.query_one(OptionList)
             titles = [str(option.prompt) for option in options.options]
-            assert "in this folder: Mine learns to rhyme." in "\n".join(titles)
+            assert "Mine learns to rhyme. In this folder." in "\n".join(titles)
             options.highlighted = next(place for place, title in enumerate(titles) if title.startswith(wanted))
             await until(pilot, lambda: wanted in screen_text(screen.app.screen))  # type: ignore[arg-type]
             await pilot.press("enter")

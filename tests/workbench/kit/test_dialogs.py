@@ -60,12 +60,23 @@ async def asked(screen: Screen[Any], size: tuple[int, int] = (60, 20)) -> AsyncI
         yield app, pilot
 
 
-@pytest.mark.parametrize("text", ["short", "of many words " * 12])
-async def test_rules_between_answers_of_several_lines_are_no_answers(text: str) -> None:
-    answers = [Reply(name, name.upper(), text) for name in "abc"]
+@pytest.mark.parametrize("text", ["short [/x]\x1b[31m", "[/x] of many words " * 9 + "\x1b[31m"])
+async def test_an_answer_has_one_line_and_a_long_text_is_below_the_list_while_the_cursor_is_on_it(text: str) -> None:
+    answers = [Reply(name, name.upper(), f"{name} {text}") for name in "abc"]
+
     async with asked(AnswerScreen("Which?", answers)) as (app, pilot):
-        lines = ["".join(part.text for part in strip) for strip in app.screen._compositor.render_strips()]
-        assert sum("─────" in line for line in lines) == 2 + 2 * (text != "short"), "the frame, and two rules"
+
+        def shown() -> list[str]:
+            lines = ["".join(part.text for part in strip) for strip in app.screen._compositor.render_strips()]
+            return [line.strip("│ ") for line in lines]
+
+        place = next(row for row, line in enumerate(shown()) if line.startswith("A  a "))
+        for name in "abc":
+            lines = shown()
+            assert [line[:4] for line in lines[place : place + 3]] == ["A  a", "B  b", "C  c"], "nothing moves"
+            below = " ".join(" ".join(lines[place + 3 :]).split())
+            assert (f"{name} [/x] of many words" in below and "␛[31m" in below) == (text[0] == "[")
+            await pilot.press("down")
         await pilot.press("down", "enter")
         assert app.answer == "b"
 

@@ -29,7 +29,7 @@ def cost_content(needed: Estimate | None, room: int, problems: int, width: int) 
     memory = needed.memory if needed else None
     too_much = bool(memory and memory.peak > room)
     words = "memory unknown" if needed else "No estimate until the problems are fixed" if problems else ""
-    pieces = [f"≤ {needed.tokens_per_iteration:,} tokens an iteration"] if needed else []
+    pieces = [f"≤ {needed.tokens_per_iteration:,} tokens/iteration"] if needed else []
     if memory:
         words = f"≈ {gigabytes(memory.peak)} of {gigabytes(room)}" + ": does not fit" * too_much
         weights, adapters = memory.parts["weights"], sum(memory.parts.get(part, 0) for part in _OF_ADAPTERS)

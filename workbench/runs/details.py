@@ -70,7 +70,7 @@ def score_against_kl(glances: Sequence[Glance], width: int, height: int) -> list
     line: Line = [("score against KL, nats  ", "muted")]
     room = max((width - len(plain(line))) // len(curves) - 2, 1)
     line += [(f"{fit_start(curve.name, room)}  ", curve.role) for curve in curves]
-    line.append((fit_start("↖ is better", width - cell_len(plain(line))), "muted"))
+    line.append((fit_start("top left is better", width - cell_len(plain(line))), "muted"))
     alone = curves[0].compared[-1] if len(curves) == 1 else None  # has iterations beside its points
     return [line, *plot(curves, width, height - 1, cursor=alone)]
 

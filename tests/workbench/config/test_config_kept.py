@@ -156,7 +156,7 @@ async def test_the_pane_is_usable_at_every_size(size: tuple[int, int]) -> None:
         await s.press("right")
         assert "policy_lr" in s.text()
         assert "5e-4" in s.text()
-        assert "tokens an iteration" in s.text()
+        assert "tokens/iteration" in s.text()
         assert s.app.query_one(ConfigRows).region.height >= 8
         await s.pilot.resize_terminal(80, 24)
         assert "policy_lr" in s.text()

@@ -209,7 +209,7 @@ async def test_the_third_part_is_that_of_the_phase_with_the_highest_peak(
     monkeypatch.setattr(pane, "estimate", lambda config: Estimate(256, 2000, memory, "basis"))
     monkeypatch.setattr(pane, "room_for", lambda model: 4 * GB)
     async with opened("quickstart", (120, 40)) as s:
-        await until(s.pilot, lambda: all(part in s.text() for part in ("≤ 256 tokens an iteration", *words)))
+        await until(s.pilot, lambda: all(part in s.text() for part in ("≤ 256 tokens/iteration", *words)))
 
 
 @pytest.mark.parametrize("size", [(34, 30), (80, 22)])
@@ -217,14 +217,14 @@ async def test_memory_and_problems_stay_in_view_and_move_with_each_edit(
     size: tuple[int, int],
 ) -> None:
     async with opened("quickstart", size) as s:
-        await until(s.pilot, lambda: "≤ 256 tokens an iteration" in s.text())
+        await until(s.pilot, lambda: "≤ 256 tokens/iteration" in s.text())
         before = next(line for line in s.text().split("\n") if " GB of " in line)
         assert ("✓ no problems" if size[0] >= 40 else " ✓") in before
         await s.go_to("rollout.max_new_tokens")
         await s.press("enter")
         await s.write("6400")
         await s.press("enter")
-        await until(s.pilot, lambda: "≤ 51,200 tokens an iteration" in s.text())
+        await until(s.pilot, lambda: "≤ 51,200 tokens/iteration" in s.text())
         assert next(line for line in s.text().split("\n") if " GB of " in line) != before
         await s.go_to("ppo.minibatches")
         await s.press("enter")
@@ -234,7 +234,7 @@ async def test_memory_and_problems_stay_in_view_and_move_with_each_edit(
         assert ("✖ 1 problem" if size[0] >= 40 else " ✖ 1") in s.text()
         assert "No estimate" in s.text()
         await s.press("u")
-        await until(s.pilot, lambda: "≤ 51,200 tokens an iteration" in s.text())
+        await until(s.pilot, lambda: "≤ 51,200 tokens/iteration" in s.text())
         assert "✖" not in s.text()
 
 

@@ -48,27 +48,22 @@ class Entry(NamedTuple):
     mark: str = ""  # instead of the sign of its level
 
     @property
-    def clock(self) -> str:
-        """Local time of the line, or blanks of the same width where it belongs to the line before it."""
-        return " " * 8 if self.goes_on else time.strftime("%H:%M:%S", time.localtime(self.at))
+    def head(self) -> str:
+        """Local time and sign; blanks of the same width where it belongs to the line before it."""
+        clock = time.strftime("%H:%M:%S", time.localtime(self.at))
+        return " " * 10 if self.goes_on else f"{clock} {self.mark or level_sign(self.level)}"
 
     @property
     def plain(self) -> str:
         """The line as it is saved and copied."""
-        return f"{self.clock} {self.sign} {self.text}"
-
-    @property
-    def sign(self) -> str:
-        """Sign of its level, or its own; a space where it belongs to the line before it."""
-        return " " if self.goes_on else self.mark or level_sign(self.level)
+        return f"{self.head} {self.text}"
 
 
 def printed_entry(text: str, before: Entry | None, at: float) -> Entry:
     """Return the entry of a printed line; its severity is guessed from its words, or goes on in a traceback."""
-    if before is not None and before.level == "error" and (before.goes_on or before.text.startswith(_TRACEBACK)):
-        ended = before.goes_on and not before.text.startswith(" ")
-        if not ended:
-            return Entry(text, "error", at, goes_on=True)
+    begun = " " if before and before.goes_on else _TRACEBACK
+    if before and before.level == "error" and before.text.startswith(begun):
+        return Entry(text, "error", at, goes_on=True)
     if text.startswith(_TRACEBACK) or _ERROR.search(text):
         return Entry(text, "error", at)
     return Entry(text, "warning" if _WARNING.search(text) else "info", at)
@@ -77,21 +72,21 @@ def printed_entry(text: str, before: Entry | None, at: float) -> Entry:
 def run_entries(name: str, event: Event, at: float) -> list[Entry]:
     """Return the lines for the start of the run `name`, an alert, or the end. Of another day, they have the date."""
     on = "" if time.localtime(at)[:3] == time.localtime()[:3] else f" {moment(at)}"
+    level, mark = getattr(event, "level", "warning"), ""
     match event:
         case RunStarted():
             begun = "started" if event.resumed_at is None else resumption(event.resumed_at)
             what = f"{event.model}, {counted(event.iterations, 'iteration')}, seed {event.seed}"
-            start = Entry(visible(f"{name} {begun}{on}: {what}"), "info", at, mark="▸")
-            return [start, *(Entry(visible(f"  {text}"), "warning", at, goes_on=True) for text in event.warnings)]
+            lines = [f"{name} {begun}{on}: {what}", *event.warnings]
+            level, mark = "warning" if event.warnings else "info", "▸"
         case RunEnded():
-            level, mark = ("error", "") if event.state == "failed" else ("info", _ENDS.get(event.state, ""))
             lasted = f" after {duration(event.seconds)}" if event.seconds else ""
-            what = ": ".join(filter(None, (f"{name} {event.state}{on}{lasted}", event.reason)))
-            return [Entry(visible(what), level, at, mark=mark)]
-    first, *others = sentences(event)
-    level = getattr(event, "level", "warning")
-    more = (f"  {line.partition(': ')[2]}" for line in others)  # without the iteration
-    return [Entry(visible(f"{name}, {first}"), level, at), *(Entry(visible(t), level, at, goes_on=True) for t in more)]
+            lines = [": ".join(filter(None, (f"{name} {event.state}{on}{lasted}", event.reason)))]
+            level, mark = "error" if event.state == "failed" else "info", _ENDS.get(event.state, "")
+        case _:
+            first, *others = sentences(event)
+            lines = [f"{name}, {first}", *(line.partition(": ")[2] for line in others)]  # without the iteration
+    return [Entry(visible(line), level, at, number > 0, mark) for number, line in enumerate(lines)]
 
 
 class LogList(CursorList[Entry]):
@@ -119,8 +114,8 @@ class LogList(CursorList[Entry]):
         entry = self.items[index]
         role = entry.level if entry.level in LEVELS else "warning"
         pieces = [
-            (f"{entry.clock} ", "muted"),
-            (f"{entry.sign}  ", role),
+            (entry.head[:9], "muted"),
+            (f"{entry.head[9:]}  ", role),
             (fit_start(entry.text, width - _BEFORE_TEXT), "" if role == "info" else role),
         ]
         return under_cursor(pieces, width) if index == self.cursor else pieces
@@ -148,17 +143,13 @@ class LogPane(Pane):
         self._offset: int | None = None  # in the file, once its size at the start is known
         self._reading = Throttled(rests=False)
         self._entries: list[Entry] = []
+        self.is_empty = True  # no line has come yet
         self._dropped = 0  # of the entries, since they were shown
         self._least = 0  # index in LEVELS of the least severe lines that are shown
         self._unread = 0  # errors
         self._changed = False  # entries have come since they were shown
         self._view: RunView | None = None
         self._written = 0  # events of the log of that run
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no line has come yet."""
-        return not self._entries
 
     def compose(self) -> ComposeResult:
         yield LogList()
@@ -204,11 +195,10 @@ class LogPane(Pane):
 
     def report(self, problem: str) -> None:
         """Add a problem of the run that is in no journal, one line or more."""
-        first, *others = map(visible, problem.splitlines() or [""])
-        if any(entry.text.endswith(first) for entry in self._entries[-_JUST:] if entry.level == "error"):
-            return  # the end of the run has just said so
-        more = (Entry(line, "error", time.time(), goes_on=True) for line in others)
-        self._add([Entry(first, "error", time.time()), *more])
+        lines = [visible(line) for line in problem.splitlines()]
+        errors = (entry.text for entry in self._entries[-_JUST:] if entry.level == "error")
+        if not any(text.endswith(lines[0]) for text in errors):  # the end of the run may have just said so
+            self._add([Entry(line, "error", time.time(), number > 0) for number, line in enumerate(lines)])
 
     def on_show(self) -> None:
         self._unread, self.badge = 0, Badge()
@@ -220,6 +210,7 @@ class LogPane(Pane):
         if not entries:
             return
         self._entries += entries
+        self.is_empty = False
         too_many = max(len(self._entries) - _KEPT, 0)
         self._dropped += sum(map(self._shows, self._entries[:too_many]))
         del self._entries[:too_many]

@@ -51,6 +51,7 @@ _PASSES = 5  # with more passes, only the first clipped one and the last are imp
 _ALL = 1000  # lines: more than there are numbers
 _UNBROKEN = 1000  # columns: more than all labels of channels have
 _TELLING = re.compile(r"((?<!being )pushed (?:up|down)|(?:reference|policy) [<>\d.e+]+%)")  # parts with a colour
+_PUSHES = {"pushed up": "better", "pushed down": "worse"}
 _FIRST_BLANK, _BLANK = 14, 25  # ranks of empty lines: below the sentence, and between numbers
 
 
@@ -95,11 +96,9 @@ class SampleView(MountedWhole, Vertical):
         self._marked = marked
         if (sample := self.text.sample) is None:
             return
-        short, full = (
-            sample_facts(sample, marked=marked, iteration=True, short=brief).strip() for brief in (True, False)
-        )
-        whole = "iteration " + full.replace("·", " · sample ", 1)
-        self._facts.update(next((facts for facts in (whole, full) if cell_len(facts) <= self.size.width), short))
+        texts = [sample_facts(sample, marked=marked, iteration=True, short=short).strip() for short in (False, True)]
+        texts.insert(0, "iteration " + texts[0].replace("·", " · sample ", 1))
+        self._facts.update(next((text for text in texts if cell_len(text) <= self.size.width), texts[-1]))
         extra = parsed(sample.extra)
         pairs = extra.items() if isinstance(extra, dict) else [("extra", extra)]
         self._extra.update("   ".join(visible(f"{name}: {value}") for name, value in pairs))
@@ -311,10 +310,8 @@ def facts_text(facts: TokenFacts) -> str:
 def _head(facts: TokenFacts, width: int, most: int) -> list[Line]:
     """Return the token with its sentence, then its place in the response and its id, in at most `most` lines."""
     pieces: Line = [(fit_start(facts.name, width), "strong"), ("  ", "text")]
-    for part in filter(None, _TELLING.split(sentence(facts))):
-        roles = {"pushed up": "better", "pushed down": "worse"}
-        writer = part.partition(" ")[0]
-        pieces.append((part, roles.get(part, writer if _TELLING.fullmatch(part) else "text")))
+    for place, part in enumerate(_TELLING.split(sentence(facts))):
+        pieces.append((part, (_PUSHES.get(part) or part.partition(" ")[0]) if place % 2 else "text"))
     lines = [_cut(line, width) for line in wrapped(pieces, width)]
     if len(lines) > most:
         lines[most - 1 :] = [[*_cut(lines[most - 1], width - 1), ("…", "muted")]]

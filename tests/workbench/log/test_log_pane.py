@@ -236,7 +236,7 @@ async def test_each_message_of_a_run_gets_one_line_and_is_not_obeyed(tmp_path: P
         assert lines(app) == [
             "quickstart-0001 started: starter, 12 iterations, seed 0",
             "quickstart-0001, iteration 1: warning: KL high: a␛[2J␊b [b]c[/b]",
-            "  advice: Lower it.",
+            "advice: Lower it.",
             "quickstart-0001, iteration 2: decision to roll back: the score fell back",
             "quickstart-0001, iteration 2: rolled back to iteration 1: the score fell back",
         ]
@@ -260,7 +260,7 @@ async def test_starts_and_ends_of_runs_have_the_time_of_their_journal(
         drawn = [table.render_line(y).text.rstrip() for y in range(len(lines(app)))]
         clock = time.strftime("%H:%M:%S", time.localtime(now))
         assert drawn[0].startswith("01:02:03 ▸  quickstart-0001 started 1970-01-01 01:02: ")
-        assert drawn[1] == " " * 14 + "no chat template"
+        assert drawn[1] == " " * 12 + "no chat template"
         assert drawn[2].startswith("01:02:04 ✖  quickstart-0001, iteration 1: ")
         assert [line for line in drawn if line.startswith(clock)] == [
             f"{clock} ■  quickstart-0001 stopped after 1m 01s: stopped by the user",

@@ -34,7 +34,7 @@ from workbench.runs.pane import RunsPane
 from workbench.runs.table import RunTable
 from workbench.screen.dialogs import QuitScreen, RunQuestion, resume_plan, start_plan
 from workbench.screen.main_screen import MainScreen
-from workbench.screen.panes import DASHBOARD
+from workbench.screen.panes import READING
 from workbench.system.environment import config_dir
 from workbench.training.pane import TrainingPane
 
@@ -79,7 +79,7 @@ async def test_keys_pause_and_resume_and_save_and_the_footer_shows_only_what_app
 async def test_a_pane_is_enlarged_and_back_and_a_terminal_that_is_too_small_says_so_while_the_run_continues() -> None:
     async with workbench(scripted_run.wait) as (screen, pilot):
         await begin(screen, pilot)
-        for key, panes in (("f4", {*DASHBOARD}), ("z", {"samples"}), ("z", {*DASHBOARD})):
+        for key, panes in (("f4", {*READING}), ("z", {"samples"}), ("z", {*READING})):
             await pilot.press(key)
             await pilot.pause()
             assert shown(screen) == panes
@@ -90,7 +90,7 @@ async def test_a_pane_is_enlarged_and_back_and_a_terminal_that_is_too_small_says
         assert screen.supervisor.trains_here
         await pilot.resize_terminal(120, 36)
         await pilot.pause()
-        assert shown(screen) == set(DASHBOARD)
+        assert shown(screen) == set(READING)
 
 
 async def test_a_broken_configuration_opens_with_its_problems_and_starts_nothing(tmp_path: Path) -> None:

@@ -143,13 +143,17 @@ class LogPane(Pane):
         self._offset: int | None = None  # in the file, once its size at the start is known
         self._reading = Throttled(rests=False)
         self._entries: list[Entry] = []
-        self.is_empty = True  # no line has come yet
         self._dropped = 0  # of the entries, since they were shown
         self._least = 0  # index in LEVELS of the least severe lines that are shown
         self._unread = 0  # errors
         self._changed = False  # entries have come since they were shown
         self._view: RunView | None = None
         self._written = 0  # events of the log of that run
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no line has come yet."""
+        return not self._entries
 
     def compose(self) -> ComposeResult:
         yield LogList()
@@ -210,7 +214,6 @@ class LogPane(Pane):
         if not entries:
             return
         self._entries += entries
-        self.is_empty = False
         too_many = max(len(self._entries) - _KEPT, 0)
         self._dropped += sum(map(self._shows, self._entries[:too_many]))
         del self._entries[:too_many]

@@ -122,7 +122,8 @@ def row_line(row: Row, width: int) -> Line:
         if row.changed and not row.is_open:
             counts.append((f"• {row.changed} changed ", "mark"))
         room = min(width, _TABLE) - cell_len(head) - sum(cell_len(text) for text, _ in counts)
-        return [(head, "section"), (padded(fit_start(f"  {row.purpose}", room), room), "muted"), *counts]
+        purpose = f"  {row.purpose}" if cell_len(row.purpose) + 2 <= room else ""
+        return [(head, "section"), (fit(purpose, max(room, 0)), "muted"), *counts]
     field, span = row.field, value_span(row, width)
     role = "muted" if row.value in ("", []) else "value"
     if row.problem or row.locked or row.was:

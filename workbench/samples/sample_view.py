@@ -310,8 +310,8 @@ def facts_text(facts: TokenFacts) -> str:
 def _head(facts: TokenFacts, width: int, most: int) -> list[Line]:
     """Return the token with its sentence, then its place in the response and its id, in at most `most` lines."""
     pieces: Line = [(fit_start(facts.name, width), "strong"), ("  ", "text")]
-    for place, part in enumerate(_TELLING.split(sentence(facts))):
-        pieces.append((part, (_PUSHES.get(part) or part.partition(" ")[0]) if place % 2 else "text"))
+    for number, part in enumerate(_TELLING.split(sentence(facts))):
+        pieces.append((part, (_PUSHES.get(part) or part.partition(" ")[0]) if number % 2 else "text"))
     lines = [_cut(line, width) for line in wrapped(pieces, width)]
     if len(lines) > most:
         lines[most - 1 :] = [[*_cut(lines[most - 1], width - 1), ("…", "muted")]]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainer.errors import StorageError
-from trainer.events import Alarm, Evaluation, Iteration, RewardModelEvaluation, RunEnded
+from trainer.events import Evaluation, Iteration, RewardModelEvaluation
 from trainer.runs.folder import RunFolder, run_folders
 from trainer.runs.journal import JournalReader, without_superseded
 from trainer.runs.listing import PPO, RunSummary, summary_of
@@ -93,8 +93,6 @@ class Glance(NamedTuple):
     first: int = 1  # iteration of the first number
     held_out: RewardModelEvaluation | None = None  # the newest, of a run on comparisons
     seconds: float = math.nan  # mean of an iteration
-    ended: float | None = None  # unix seconds, as are the times of the alarms
-    alarms: Sequence[tuple[float, str]] = ()  # time and code
     evaluations: Sequence[Evaluation] = ()
 
 
@@ -108,7 +106,6 @@ def glance_at(run: RunSummary) -> Glance:
     steps = [event for _, event in events if isinstance(event, Iteration) and event.iteration <= run.iteration]
     seconds = [sum(step.seconds.values()) for step in steps]
     held_out = [event for _, event in events if isinstance(event, RewardModelEvaluation)]
-    ends = [at for at, event in events if isinstance(event, RunEnded)]
     return Glance(
         run,
         [step.score_mean for step in steps],
@@ -116,8 +113,6 @@ def glance_at(run: RunSummary) -> Glance:
         first=steps[0].iteration if steps else 1,
         held_out=held_out[-1] if held_out and run.kind != PPO else None,
         seconds=sum(seconds) / len(seconds) if seconds else math.nan,
-        ended=ends[-1] if ends and run.state != "training" else None,
-        alarms=[(at, event.code) for at, event in events if isinstance(event, Alarm)],
         evaluations=[event for _, event in events if isinstance(event, Evaluation)],
     )
 

@@ -1,10 +1,9 @@
-"""What is below the table of runs: details of the selected one, how marked ones differ, a picture, news, a report."""
+"""What is below the table of runs: details of the selected one, how marked ones differ, a picture, a report."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-import time
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
@@ -23,38 +22,16 @@ from workbench.compare.report import report_lines
 from workbench.compare.settings import cautions, compared_settings, setting_lines
 from workbench.kit.drawing import OVERLAYS
 from workbench.kit.saving import write_lines
-from workbench.run.run_listing import Glance, state_sign
-from workbench.run.sentences import branched, errors, title
+from workbench.run.run_listing import Glance
+from workbench.run.sentences import branched, errors
 from workbench.text import Line, fit_start, moment, plain, visible
 
-_NAMED = 3  # runs that the news name, at most
 _LONGEST_PROBLEM = 500  # characters, at most
 _LONGEST = 200  # characters of the origin, at most
 _LEAST_PLOT = 20, 6  # columns and lines
 _REPORT = 120  # columns of the report
 _STYLES = {"text": "", "strong": "bold"} | {f"run-{letter}": f"$chart-{n}" for n, letter in enumerate("ABCDE", 2)}
 """Styles of the roles, as in the picture beside; else muted."""
-
-
-def news(glances: Sequence[Glance], labels: int, since: float) -> str:
-    """Return what happened since a time, unix seconds: runs that ended, alarms, labels; empty for nothing."""
-    found = []
-    ended = [glance.run for glance in glances if glance.ended is not None and glance.ended > since]
-    for run in ended[:_NAMED]:
-        wrong = f", {visible(errors(run.alarms))}" if errors(run.alarms) else ""
-        end = f"{visible(run.state)} at {run.iteration}/{run.iterations}{wrong}"
-        found.append(f"{state_sign(run)} {visible(run.name)} {end}")
-    if len(ended) > _NAMED:
-        found.append(f"{counted(len(ended) - _NAMED, 'more run')} ended")
-    raised = [(glance.run, [code for at, code in glance.alarms if at > since]) for glance in glances]
-    alarmed = [(run, codes) for run, codes in raised if codes and (run not in ended or not errors(run.alarms))]
-    for run, codes in alarmed[:_NAMED]:
-        names = ", ".join(dict.fromkeys(visible(title(code)) for code in reversed(codes)))
-        found.append(f"⚠ {visible(run.name)}: {names}")
-    if labels:
-        found.append(f"{counted(labels, 'label')} added")
-    when = time.strftime("%H:%M" if time.time() - since < 86_400 else "%d %b", time.localtime(since))
-    return f"Since {when}: {' · '.join(found)}" if found else ""
 
 
 def score_against_kl(glances: Sequence[Glance], width: int, height: int) -> list[Line]:

@@ -41,11 +41,10 @@ class Station(NamedTuple):
 
 
 class HomeFacts(NamedTuple):
-    """Content of Home besides the runs. following: the next station's place. labels: those since the last visit."""
+    """Content of Home besides the runs. following: the next station's place."""
 
     stations: Sequence[Station] = ()
     following: int = 0
-    labels: int = 0
     machine: str = ""
 
 

@@ -36,7 +36,6 @@ from workbench.runs.details import (
     Detail,
     detail_content,
     differences_content,
-    news,
     read_detail,
     score_against_kl,
     write_comparison,
@@ -56,8 +55,8 @@ _BESIDE = 100  # columns from which the differences of runs are beside a picture
 class RunsPane(Pane):
     """Pane with the loop, a table of runs, details of the selected one and a comparison of the marked ones.
 
-    facts: reads the loop above the runs; None for none. since: the last visit, unix seconds, 0 for never. It reads
-    on threads, and only while it is displayed or runs train elsewhere.
+    facts: reads the loop above the runs; None for none. It reads on threads, and only while it is displayed or runs
+    train elsewhere.
     """
 
     TITLE = "Home"
@@ -127,13 +126,10 @@ class RunsPane(Pane):
         folder: Path
         to: Path
 
-    def __init__(
-        self, runs_dir: Path, facts: FactsReader | None = None, since: float = 0.0, *, id: str | None = None
-    ) -> None:
+    def __init__(self, runs_dir: Path, facts: FactsReader | None = None, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.runs_dir = runs_dir
-        self._facts_reader, self._since = facts, since
-        self._facts = HomeFacts()
+        self._facts_reader, self._facts = facts, HomeFacts()
         self._workspace: Workspace | None = None
         self._throttled = Throttled()
         self._detail: Detail | None = None
@@ -156,7 +152,7 @@ class RunsPane(Pane):
             with VerticalScroll(id="run-comparison"):
                 yield Static(id="run-differences", markup=False)
             yield Drawn(id="run-picture")
-        yield CutText(most=5, id="home-news")
+        yield Static(id="home-machine", markup=False)
 
     def on_mount(self) -> None:
         self.query_one("#run-comparison").display = False
@@ -240,16 +236,13 @@ class RunsPane(Pane):
         self._show_facts()
 
     def _show_facts(self) -> None:
-        """Show the loop, what happened since the last visit, and the machine."""
+        """Show the loop and the machine."""
         keys = keys_of(self)
         stations = [one._replace(key=keys[f"home.{one.key}"]) for one in self._facts.stations]
         self.query_one(HomeLoop).show(stations, self._facts.following)
-        wanted = self._since and not self._in_trash
-        happened = news(list(self._glances.values()), self._facts.labels, self._since) if wanted else ""
-        lines = [Content(happened), Content.styled(self._facts.machine, "$text-muted")]
-        foot = self.query_one("#home-news", CutText)
-        foot.display = any(lines) and len(self._marked) < 2
-        foot.update(Content("\n").join(filter(None, lines)))
+        foot = self.query_one("#home-machine", Static)
+        foot.display = bool(self._facts.machine) and len(self._marked) < 2
+        foot.update(self._facts.machine)
         self._arrange()
 
     @on(Input.Changed)

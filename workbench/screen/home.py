@@ -32,8 +32,8 @@ from workbench.text import fit_end, number, percent, visible
 
 _NAME = 16  # columns of a run's name
 _LARGE = 2_000_000  # bytes of prompts that are not counted
-_COUNT = """SELECT count(*), coalesce(sum(e.time > ?), 0), coalesce(sum(e.time > ?), 0) FROM events e
-    WHERE e.kind = 'label' AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)"""
+_COUNT = """SELECT count(*), coalesce(sum(e.time > ?), 0) FROM events e WHERE e.kind = 'label'
+    AND NOT EXISTS (SELECT 1 FROM events u WHERE u.undoes = e.id)"""
 
 
 class NextRun(NamedTuple):
@@ -45,7 +45,6 @@ class NextRun(NamedTuple):
     training: str  # name of the run that trains here
     runs_dir: Path
     store: Path
-    since: float  # the last visit, unix seconds
 
 
 def home_facts(plan: NextRun, workspace: Workspace | None) -> HomeFacts:
@@ -57,7 +56,7 @@ def home_facts(plan: NextRun, workspace: Workspace | None) -> HomeFacts:
     )
     model = next((one for one in glances if one.run.kind == REWARD_MODEL), None)
     train = _training(plan, glances)
-    labels, new, later, session, waiting = _labels(plan, runs, model) if reads else (0, 0, 0, "", "")
+    labels, later, session, waiting = _labels(plan, runs, model) if reads else (0, 0, "", "")
     state, brief, judgement = _quality(model)
     if plan.training or not runs:
         following = 4 if again and again.run.name == plan.training else 1
@@ -82,7 +81,7 @@ def home_facts(plan: NextRun, workspace: Workspace | None) -> HomeFacts:
         Station("reward", state, brief, *learn, reached=bool(model)),
         Station("use", *_result(again), *use, reached=bool(again)),
     ]
-    return HomeFacts(stations, following, new, machine_line(plan.config) if reads else "")
+    return HomeFacts(stations, following, machine_line(plan.config) if reads else "")
 
 
 def _prompts(config: Config) -> tuple[str, str]:
@@ -140,12 +139,12 @@ def _training(plan: NextRun, glances: Sequence[Glance]) -> tuple[str, str, str]:
     return "train", f"Train {plan.name}", ", ".join(facts)
 
 
-def _labels(plan: NextRun, runs: Sequence[Glance], model: Glance | None) -> tuple[int, int, int, str, str]:
-    """Return how many labels stand, and how many since the last visit and the reward model; what is left; what waits.
+def _labels(plan: NextRun, runs: Sequence[Glance], model: Glance | None) -> tuple[int, int, str, str]:
+    """Return how many labels stand, and how many since the reward model; what is left of sessions; what waits.
 
     runs: PPO runs, the newest first.
     """
-    total = new = later = done = left = 0
+    total = later = done = left = 0
     more = ""
     with contextlib.suppress(TrainerError, OSError):  # Label reports what is wrong with the store
         if plan.store.exists():
@@ -154,14 +153,14 @@ def _labels(plan: NextRun, runs: Sequence[Glance], model: Glance | None) -> tupl
                 done = sum(session.done for session in sessions)
                 left = sum(max(session.plan.limit - session.done, session.left) for session in sessions)
                 more = "" if all(session.plan.limit for session in sessions) else "at least "  # their queues have more
-                ((total, new, later),) = store.rows(_COUNT, (plan.since, (model and model.run.started) or 0.0))
+                ((total, later),) = store.rows(_COUNT, ((model and model.run.started) or 0.0,))
     if left:
-        return total, new, later, "" if more else f"{done} of {done + left}", f"{more}{counted(left, 'item')} waiting"
+        return total, later, "" if more else f"{done} of {done + left}", f"{more}{counted(left, 'item')} waiting"
     with contextlib.suppress(OSError):
         for one in runs:
             if one.run.state == "training" or kept_iterations(one.run.folder):
-                return total, new, later, "", f"compare responses of {visible(one.run.name)}"
-    return total, new, later, "", "needs a run's samples, or a file with pairs"
+                return total, later, "", f"compare responses of {visible(one.run.name)}"
+    return total, later, "", "needs a run's samples, or a file with pairs"
 
 
 def machine_line(config: Config | None) -> str:

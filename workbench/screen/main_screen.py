@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import ClassVar
 
 from textual import on, work
@@ -126,7 +125,6 @@ class MainScreen(MountedWhole, Screen[None]):
         self.steering = Steering(self.panes)
         self.labelling = LabellingController(self.panes, opening.label)
         self._opening, self._settings = opening, settings
-        self._since = settings.visits.get(str(Path.cwd()), 0.0)
         self._looking = Throttled(rests=False)
         self.ready = False  # the panes exist and show the run
 
@@ -134,7 +132,7 @@ class MainScreen(MountedWhole, Screen[None]):
         yield TopLines()
         yield Banner(id="banner")
         with Vertical(id="panes"):
-            yield RunsPane(self.panes.listed, self._home_facts, self._since, id="home")
+            yield RunsPane(self.panes.listed, self._home_facts, id="home")
             with Horizontal(id="top"):
                 yield self.config
                 yield self._training
@@ -173,7 +171,6 @@ class MainScreen(MountedWhole, Screen[None]):
         self._settings.metrics = [] if shown == [metric.field for metric in DEFAULT] else shown
         self._settings.label_facts = self.label.facts_shown
         self._settings.all_settings = self.config.form.view == "all"
-        self._settings.visit(Path.cwd())
         await asyncio.to_thread(self._settings.save, config_dir())
 
     def on_resize(self) -> None:
@@ -282,7 +279,7 @@ class MainScreen(MountedWhole, Screen[None]):
         name = "the quickstart" if is_quickstart else visible(document.name)
         training = (visible(folder.name) if folder else "a run") if supervisor.trains_here else ""
         store, problems = self.labelling.worker.path, len(document.problems)
-        plan = NextRun(name, document.config, problems, training, self.panes.runs_dir, store, self._since)
+        plan = NextRun(name, document.config, problems, training, self.panes.runs_dir, store)
         return partial(home_facts, plan)
 
     @on(RunsPane.Chosen)

@@ -21,8 +21,6 @@ from trainer.files import read_toml, write_whole
 
 VARIABLE = "PPO_WORKBENCH_CONFIG_DIR"
 SETTINGS = "workbench.toml"
-LATEST = 2**36  # bound of times that have a date, unix seconds
-_VISITS = 50
 
 _TRUE_COLOR = 2**24
 _QUESTION = b"\x1b]11;?\x1b\\\x1b[c"  # the colour, then what every terminal answers, which ends the waiting
@@ -100,7 +98,6 @@ class ScreenSettings:
     metrics: list[str] = field(default_factory=list)  # shown, in order; empty for the default ones
     label_facts: bool = True  # the Label pane shows authors, scores and lengths after the choice
     all_settings: bool = False  # the Config pane shows all settings, not only the basic ones
-    visits: dict[str, float] = field(default_factory=dict)  # when it was last closed, unix seconds, by workspace
 
     @classmethod
     def load(cls, folder: Path) -> ScreenSettings:
@@ -115,17 +112,7 @@ class ScreenSettings:
                 setattr(settings, name, raw[name])
         if isinstance(metrics := raw.get("metrics"), list) and all(isinstance(name, str) for name in metrics):
             settings.metrics = metrics
-        if isinstance(visits := raw.get("visits"), dict):
-            settings.visits = {
-                folder: float(at) for folder, at in visits.items() if isinstance(at, int | float) and 0 <= at < LATEST
-            }
         return settings
-
-    def visit(self, workspace: Path) -> None:
-        """Note that the workbench closes in this workspace now; only the newest visits are kept."""
-        self.visits.pop(str(workspace), None)
-        self.visits[str(workspace)] = time.time()
-        self.visits = dict(list(self.visits.items())[-_VISITS:])
 
     def save(self, folder: Path) -> None:
         """Write the file, whole or not at all; do nothing if the folder cannot be written."""

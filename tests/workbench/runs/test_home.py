@@ -18,7 +18,7 @@ from label_session import items
 from preferences_helper import add_label, preference
 from rich.cells import cell_len
 from runs_app import RunsApp
-from scripted_run import Script, alarm, ended
+from scripted_run import Script, ended
 from textual.widgets import OptionList
 from waiting import until
 from workbench_app import HOME, screen_text, settle, status, workbench
@@ -26,7 +26,6 @@ from workspace_runs import LONG_NAME, write_run, write_workspace
 
 from trainer.config import Config, load_config
 from trainer.events import RewardModelEvaluation
-from trainer.files import read_toml
 from trainer.preferences.records import SessionPlan
 from trainer.preferences.sessions import begin_session
 from trainer.preferences.store import PreferenceStore
@@ -37,13 +36,11 @@ from workbench.kit.pane import Pane
 from workbench.run import run_listing
 from workbench.run.metrics import REWARD_MODEL
 from workbench.run.run_listing import Glance, Workspace, read_workspace
-from workbench.runs.details import news
 from workbench.runs.loop import HomeFacts, HomeLoop, loop_lines
 from workbench.runs.pane import RunsPane
 from workbench.runs.table import RunTable
 from workbench.screen.home import NextRun, home_facts
 from workbench.screen.main_screen import MainScreen
-from workbench.system.environment import ScreenSettings
 from workbench.text import plain
 
 
@@ -185,28 +182,6 @@ async def test_a_configuration_with_problems_is_to_be_fixed_before_it_is_trained
         await until(pilot, lambda: shown(screen) == {"config"})
 
 
-async def test_the_visit_is_kept_and_the_next_one_shows_what_is_new(tmp_path: Path) -> None:
-    now = time.time()
-    settings = ScreenSettings(visits={str(tmp_path): now - 8700, "/elsewhere": now})
-    settings.save(tmp_path / "config")
-    write_workspace(now)
-    async with workbench(size=(80, 24), pane=HOME) as (screen, pilot):
-        await until(pilot, lambda: "✖ broken failed at 3/40" in screen_text(screen))
-    visits = read_toml(tmp_path / "config" / "workbench.toml")["visits"]
-    assert visits[str(tmp_path)] >= now
-    assert visits["/elsewhere"] == now
-
-
-def test_damaged_visits_are_ignored_and_only_the_newest_are_kept(tmp_path: Path) -> None:
-    (tmp_path / "workbench.toml").write_text('[visits]\n"/a" = "noon"\n"/b" = 5.5\n"/c" = -1\n')
-    settings = ScreenSettings.load(tmp_path)
-    assert settings.visits == {"/b": 5.5}
-    for number in range(80):
-        settings.visit(Path(f"/{number}"))
-    assert len(settings.visits) == 50
-    assert "/79" in settings.visits
-
-
 async def test_a_click_or_a_key_does_its_choice_and_nothing_of_the_other_list() -> None:
     write_workspace(time.time())
     async with workbench(size=(80, 24), pane=HOME) as (screen, pilot):
@@ -240,8 +215,7 @@ def test_runs_are_read_newest_first_with_their_curves() -> None:
     newest = workspace.glances[0]
     assert newest.scores == [number / 40 for number in range(1, 15)]
     assert newest.kls == [3 * (number / 40) for number in range(1, 15)]
-    assert (newest.seconds, newest.ended) == (10.0, None)
-    assert workspace.glances[3].ended == NOW - 90_000 + 400
+    assert newest.seconds == 10.0
     assert math.isfinite(workspace.glances[1].scores[-1]), "what came after the end of the run does not count"
 
 
@@ -275,37 +249,18 @@ def test_an_unreadable_journal_a_missing_folder_and_a_file_in_its_place_are_surv
     assert (glance.scores, glance.run.damaged) == ([], True)
 
 
-def test_news_are_what_happened_since_the_last_visit() -> None:
-    write_workspace(NOW)
-    write_run("alarmed", 5, began=NOW - 500, end=None, events=[alarm(5)])
-    found = read().glances
-    assert news(found, 0, NOW) == ""
-    since = NOW - 8700
-    assert news(found, 2, since) == (
-        f"Since {time.strftime('%H:%M', time.localtime(since))}: "
-        "✖ broken failed at 3/40 · ⚠ absurd done at 40/40, KL high · ⚠ alarmed: KL high · 2 labels added"
-    )
-    assert news(found, 0, NOW - 3 * 86_400).startswith(
-        f"Since {time.strftime('%d %b', time.localtime(NOW - 3 * 86_400))}: "
-    )
-    for number in range(6):
-        write_run(f"run-{number}", 1, began=NOW + number, end=ended("done", 1))
-    assert news(read().glances, 0, NOW).endswith(" · 3 more runs ended")
-
-
-def test_a_label_that_was_undone_is_no_news(tmp_path: Path) -> None:
+def test_a_label_that_was_undone_is_not_counted(tmp_path: Path) -> None:
     with PreferenceStore(tmp_path / "preferences.db") as store:
-        before = time.time()
         undone = add_label(store, preference("first"))
         store.undo(undone, "ann")
         add_label(store, preference("second"))
-    plan = NextRun("quickstart", load_config("quickstart"), 0, "", RUNS, tmp_path / "preferences.db", before - 1)
-    assert home_facts(plan, Workspace([], "")).labels == 1
+    plan = NextRun("quickstart", load_config("quickstart"), 0, "", RUNS, tmp_path / "preferences.db")
+    assert home_facts(plan, Workspace([], "")).stations[2].state == "1 label"
 
 
 def test_the_expected_time_comes_from_the_newest_run_of_the_same_model() -> None:
     def train(config: Config, workspace: Workspace) -> str:
-        return home_facts(NextRun("mine", config, 0, "", RUNS, RUNS / "no.db", 0.0), workspace).stations[1].text
+        return home_facts(NextRun("mine", config, 0, "", RUNS, RUNS / "no.db"), workspace).stations[1].text
 
     config = Config.model_validate({"ppo": {"iterations": 60}})
     assert train(config, Workspace([], "")) == "SmolLM2-135M, 60 iterations"
@@ -353,7 +308,7 @@ async def test_score_against_kl_of_the_selected_run_or_the_marked_ones_fills_a_l
 def facts(tmp_path: Path, **plan: Any) -> HomeFacts:
     store = tmp_path / "preferences.db"
     values: dict[str, Any] = {"name": "q", "config": load_config("quickstart"), "problems": 0, "training": ""}
-    return home_facts(NextRun(**values | plan, runs_dir=RUNS, store=store, since=0.0), read())
+    return home_facts(NextRun(**values | plan, runs_dir=RUNS, store=store), read())
 
 
 def label(path: Path, count: int) -> None:

@@ -19,27 +19,21 @@ from trainer.events import Alarm, Fix
 from workbench.kit.dialog import Dialog
 from workbench.kit.keys import keys_of
 from workbench.run.sentences import evidence, level_sign, title, urgent_first
-from workbench.text import Line, fit_start, visible
+from workbench.text import Line, fit_start, padded, visible
 
 _ROLES = {"info": "muted", "error": "missing"}  # other levels: alert
 
 
-def alarm_lines(alarms: Sequence[Alarm], width: int, height: int, key: str) -> list[Line]:
-    """Return `alarms`, the most severe first, in at most `height` lines of `width` columns.
-
-    The first line ends with the number of alarms that have no line and with the `key` that opens them.
-    """
-    lines: list[Line] = []
-    left = len(alarms) - height
-    for alarm in urgent_first(alarms)[: max(height, 0)]:
-        more = f"and {left} more   " if left > 0 else ""
-        end = "" if lines else fit_start(f"  {more}{key} opens ", width)
-        room = width - cell_len(end)
-        head = fit_start(f" {level_sign(alarm.level)} {alarm.iteration} {visible(title(alarm.code))}", room)
-        message = fit_start(f"  {visible(alarm.message)}", room - cell_len(head))
-        gap = " " * (room - cell_len(head) - cell_len(message))
-        lines.append([(head + message, _ROLES.get(alarm.level, "alert")), (gap, "text"), (end, "muted")])
-    return lines
+def alarm_line(alarms: Sequence[Alarm], width: int, key: str) -> Line:
+    """Return the most severe of `alarms` in `width` columns, with the number of the others and the `key` that opens."""
+    if not alarms:
+        return [(fit_start(" no alarms", width), "muted")]
+    alarm = urgent_first(alarms)[0]
+    more = f"and {len(alarms) - 1} more   " if len(alarms) > 1 else ""
+    end = fit_start(f"  {more}{key} opens ", width)
+    head = f" {level_sign(alarm.level)} {alarm.iteration} {visible(title(alarm.code))}  {visible(alarm.message)}"
+    room = width - cell_len(end)
+    return [(padded(fit_start(head, room), room), _ROLES.get(alarm.level, "alert")), (end, "muted")]
 
 
 _AROUND = 13  # lines of the screen that are neither text nor fixes

@@ -29,16 +29,15 @@ from workbench.run.metrics import DEFAULT, MAIN, METRICS, Metric
 from workbench.run.sentences import level_sign, rank_texts, state_words, urgent_first
 from workbench.run.view import RunView
 from workbench.text import Line
-from workbench.training.alarms import alarm_lines
+from workbench.training.alarms import alarm_line
 from workbench.training.critic import critic_of
 from workbench.training.metric_grid import Charted, is_informative, metrics_of, reading_at
 from workbench.training.overview import Layout, Overview, Shown, histogram, layout, overview
 from workbench.training.score_against_kl import curve_of, point_at, point_text, score_against_kl
 from workbench.training.timeline import Timeline
 
-_ALARMS = 3  # lines of alarms at most
-_ALARMS_FROM = 18  # lines of a pane that shows more than one alarm
 _SPANS = tuple(factor * 10**power for power in range(1, 7) for factor in (1, 2, 5) if factor * 10**power >= 50)
+_ROOMY = 26  # lines of a pane that keeps a line for alarms, so that nothing moves when one comes
 _ALL = 10**9
 
 
@@ -73,8 +72,8 @@ class TrainingPane(Pane):
 
     TITLE = "Training"
     HELP = (
-        "Active alarms are on top. Below them are charts of the two main metrics (dotted: a standard deviation of the "
-        "batch on either side, averaged over about 4 iterations; ⚠ and ✖: alarms), the other metrics with their "
+        "The worst active alarm is on top. Below it are charts of the two main metrics (dotted: a standard deviation "
+        "of the batch on either side, averaged over about 4 iterations; ⚠ and ✖: alarms), the other metrics with their "
         "values, where the time went, and events, the newest first.\n"
         "A run on several processes has a line for each of them, with what it did in the newest iteration.\n"
         "{training.plot} plots score against KL, with the runs that are marked in Home.\n"
@@ -337,14 +336,13 @@ class TrainingPane(Pane):
         """Draw what is above and below the charts, and return how the lines are shared out. large: charts."""
         view, is_all, (width, height) = self._view, self._mode == "all", self.size
         alarms = self.query_one("#training-alarms", Drawn)
-        lines = min(len(view.alarms), _ALARMS if height >= _ALARMS_FROM else 1)
-        alarms.display, alarms.styles.height = bool(lines), lines
-        key = keys_of(self.screen).get("alarm.open", "!") if lines else ""
-        alarms.show(partial(alarm_lines, tuple(view.alarms), key=key))
+        alarms.display = bool(view.alarms or (view.history and height >= _ROOMY))
+        key, active = keys_of(self.screen).get("alarm.open", "!"), tuple(view.alarms)
+        alarms.show(lambda width, _: [alarm_line(active, width, key)])
         ranks, texts = self.query_one("#ranks", Static), rank_texts(view.last)[: max(height // 5, 1)] if is_all else []
         ranks.display = bool(texts)
         ranks.update("\n".join(texts))
-        height -= lines + len(texts)
+        height -= alarms.display + len(texts)
 
         scores, timeline = self.query_one("#training-scores", Drawn), self.query_one(Timeline)
         scores.show(partial(histogram, *self._scores))

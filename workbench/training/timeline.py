@@ -25,6 +25,7 @@ SIGNS: dict[MarkKind, str] = {
 }
 ERROR = LEVELS["error"]  # an alert or alarm of that level
 _URGENT = ("missing", "alert")  # roles whose text is drawn in them too
+_STEPS = (0, 2, 3, 6, 13)  # numbers of lines
 
 
 def sign_of(mark: Mark) -> Piece:
@@ -70,14 +71,17 @@ class Timeline(ScrolledLines):
     _wanted = 0
 
     def show(self, marks: Sequence[Mark]) -> int:
-        """Replace the events, and return how many lines they take; what was scrolled to stays in sight."""
+        """Replace the events, and return how many lines they want; what was scrolled to stays in sight.
+
+        They want more in few steps, so that what is above them seldom moves.
+        """
         if (len(marks), marks[-1:]) != (len(self._marks), self._marks[-1:]):
             before = len(self._lines)
             self._marks, self._wanted = tuple(marks), len(timeline(marks, 80))
             self.lay_out()
             if self.scroll_offset.y:
                 self.scroll_to(y=self.scroll_offset.y + len(self._lines) - before, animate=False)
-        return self._wanted
+        return next((lines for lines in _STEPS if lines >= self._wanted), _STEPS[-1])
 
     def wrap(self, width: int) -> Sequence[Line]:
         return timeline(self._marks, width)

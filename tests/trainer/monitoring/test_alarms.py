@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from charts import texts
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -18,7 +17,8 @@ from trainer.monitoring.monitor import ACTIVE_ITERATIONS, active_alarms
 from trainer.runs.journal import Journal, read_journal
 from workbench.run.sentences import evidence, title, urgent_first
 from workbench.run.view import Mark, RunView
-from workbench.training.alarms import alarm_lines
+from workbench.text import plain
+from workbench.training.alarms import alarm_line
 
 
 def folded(*events: Event) -> RunView:
@@ -111,16 +111,15 @@ def test_an_alarm_comes_back_from_the_journal_with_its_fixes_and_nan(tmp_path: P
     assert view.events[2] == decision(4)
 
 
-def test_the_worst_alarm_is_first_and_names_its_key_and_how_many_have_no_line() -> None:
+def test_the_worst_alarm_has_the_line_with_its_key_and_how_many_have_none() -> None:
     alarms = [alarm(3, code="truncation", message="cut short"), alarm(7, level="error"), alarm(9, level="info")]
-    lines = texts(alarm_lines(alarms, 100, 3, "!"))
-    assert lines[0].startswith(" ✖ 7 KL high  the KL is 24.1")
-    assert lines[0].endswith("  ! opens ")
-    assert lines[1].rstrip() == " ⚠ 3 truncation  cut short"
-    assert lines[2].startswith(" · 9 KL high  the KL")
-    [only] = texts(alarm_lines(alarms, 100, 1, "ctrl+a"))
-    assert only.startswith(" ✖ 7")
-    assert only.endswith("  and 2 more   ctrl+a opens ")
+    line = plain(alarm_line(alarms, 100, "ctrl+a"))
+    assert line.startswith(" ✖ 7 KL high  the KL is 24.1")
+    assert line.endswith("  and 2 more   ctrl+a opens ")
+    line = plain(alarm_line(alarms[:1], 100, "!"))
+    assert line.startswith(" ⚠ 3 truncation  cut short")
+    assert line.endswith("   ! opens ")
+    assert plain(alarm_line([], 100, "!")) == " no alarms"
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from(["info", "warning", "error", "panic"])), max_size=8))
@@ -150,14 +149,12 @@ def test_a_run_that_resumes_or_restarts_has_no_alarms_of_the_iterations_it_repea
     assert active_alarms([*reported, started()]) == {}
 
 
-@given(width=st.integers(1, 130), height=st.integers(0, 4), count=st.integers(0, 5), message=st.text(max_size=60))
-def test_lines_of_alarms_fit_their_space_and_obey_no_control_characters(
-    width: int, height: int, count: int, message: str
+@given(width=st.integers(1, 130), count=st.integers(0, 5), message=st.text(max_size=60))
+def test_the_line_of_alarms_fits_its_space_and_obeys_no_control_characters(
+    width: int, count: int, message: str
 ) -> None:
     hostile = f"\x1b[2J[@click=app.quit]\u202e日本{message}"
     alarms = [alarm(number, code=f"x{number}_{hostile}", message=hostile, level="panic") for number in range(count)]
-    lines = texts(alarm_lines(alarms, width, height, "!"))
-    assert len(lines) == min(count, height)
-    for line in lines:
-        assert cell_len(line) <= width
-        assert not {"\x1b", "\u202e", "\n", "\r"} & set(line)
+    line = plain(alarm_line(alarms, width, "!"))
+    assert cell_len(line) <= width
+    assert not {"\x1b", "\u202e", "\n", "\r"} & set(line)

@@ -47,7 +47,7 @@ from workbench.run.supervisor import Supervisor
 from workbench.run.view import RunView
 from workbench.runs.details import read_detail
 from workbench.runs.table import COLUMNS
-from workbench.training.alarms import alarm_lines
+from workbench.training.alarms import alarm_line
 from workbench.training.timeline import timeline
 
 KINDS = ("ppo", "reward-model", "dpo")  # and the names of the runs
@@ -168,7 +168,7 @@ def _draw(events: Sequence[Event]) -> None:
         view.take(event)
         assert all(isinstance(line, str) for line in sentences(event))
         if isinstance(event, Alarm):
-            alarm_lines(view.alarms, 60, 5, "A")
+            alarm_line(view.alarms, 60, "A")
     assert status_pieces(view)
     timeline(view.marks, 60)
     summary(view)

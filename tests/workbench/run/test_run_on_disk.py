@@ -34,7 +34,8 @@ from workbench.run.run_on_disk import RunOnDisk, whole_run
 from workbench.run.sentences import sentences
 from workbench.run.view import RunView
 from workbench.runs.table import COLUMNS
-from workbench.training.alarms import alarm_lines
+from workbench.text import plain
+from workbench.training.alarms import alarm_line
 from workbench.training.timeline import timeline
 
 
@@ -341,8 +342,7 @@ def test_the_screen_and_the_headless_displays_show_unknown_states_levels_and_pha
     assert "⚠ iteration 3: see here" in shown
     texts = ["".join(text for text, _ in line) for line in timeline(view.marks, 60)]
     assert any(SHOWN in text for text in texts)
-    [line] = alarm_lines(view.alarms, 100, 3, "A")
-    assert SHOWN in "".join(text for text, _ in line)
+    assert SHOWN in plain(alarm_line(view.alarms, 100, "A"))
     reported = [sentence for event in RunOnDisk(newer.root).take() for sentence in sentences(event)]
     assert f"iteration 3: {HOSTILE}: see here" in reported  # the writer makes it visible
     assert f"iteration 3: decision to {HOSTILE}: because" in reported

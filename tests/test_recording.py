@@ -1,4 +1,4 @@
-"""Recording of the README: at each moment the animation shows the rows of the frame that is due, and no others."""
+"""Pictures of the docs: rows keep their cells, lines meet, and each moment of the recording shows the frame due."""
 
 from __future__ import annotations
 
@@ -66,10 +66,33 @@ def test_a_row_keeps_columns_colours_and_hostile_text(recording: Any) -> None:
         [Segment("漢<&>", Style(color="#112233", bgcolor="#445566")), Segment("  "), Segment("b", Style(bold=True))]
     )
     row = ElementTree.fromstring(f"<g>{drawn}</g>")
-    first, second = row.findall("text")
-    assert (first.text, first.get("fill")) == ("漢<&>", "#112233")
-    assert float(first.attrib["textLength"]) == pytest.approx(5 * recording.CELL)  # the first character has two columns
-    assert float(second.attrib["x"]) == pytest.approx(7 * recording.CELL)
-    assert second.get("font-weight") == "bold"
+    wide, hostile, last = row.findall("text")
+    assert (wide.text, hostile.text, hostile.get("fill")) == ("漢", "<&>", "#112233")
+    assert [int(text.attrib["textLength"]) for text in (wide, hostile)] == [2 * recording.CELL, 3 * recording.CELL]
+    assert [int(text.attrib["x"]) for text in (hostile, last)] == [2 * recording.CELL, 7 * recording.CELL]
+    assert last.get("font-weight") == "bold"
     (ground,) = row.findall("rect")
-    assert ground.get("fill") == "#445566"
+    assert (ground.get("fill"), int(ground.attrib["width"])) == ("#445566", 5 * recording.CELL)
+
+
+@pytest.mark.parametrize(
+    ("char", "sides"),
+    [("│", "UD"), ("─", "LR"), ("┼", "LRUD"), ("╭", "RD"), ("╯", "LU"), ("┿", "LRUD"), ("╸", "L"), ("█", "LRUD")],
+)
+def test_lines_reach_the_sides_where_the_next_character_goes_on(recording: Any, char: str, sides: str) -> None:
+    reached = set()
+    for left, top, width, height in recording.shape(char):
+        reached |= {side for side, at in (("L", left), ("U", top)) if at == 0}
+        reached |= {"R"} if left + width == recording.CELL else set()
+        reached |= {"D"} if top + height == recording.LINE else set()
+    assert reached == set(sides)
+
+
+def test_lines_blocks_and_braille_are_drawn_in_their_cells(recording: Any) -> None:
+    row = ElementTree.fromstring(f"<g>{recording.row([Segment('a───⣿▂'), Segment('b')])}</g>")
+    (path,) = row.findall("path")
+    outline = path.attrib["d"].split("z")[:-1]
+    assert len(outline) == 1 + 8 + 1  # one line for all three, eight dots, a block
+    assert outline[0].startswith(f"M{recording.CELL} ")
+    assert f"h{3 * recording.CELL}v" in outline[0]
+    assert [(text.text, int(text.attrib["x"])) for text in row.findall("text")] == [("a", 0), ("b", 6 * recording.CELL)]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 from textual import on
@@ -17,7 +15,6 @@ from textual.content import Content
 from textual.events import Resize
 from textual.geometry import Offset
 from textual.message import Message
-from textual.suggester import Suggester
 from textual.widgets import Input
 
 from trainer.config.reference import Setting
@@ -40,6 +37,7 @@ from workbench.kit.dialog import AnswerScreen, Reply
 from workbench.kit.drawing import CutText
 from workbench.kit.keys import with_keys
 from workbench.kit.pane import MountedWhole
+from workbench.kit.saving import PathSuggester
 from workbench.text import visible
 
 _NUMBERS = ("number", "integer")
@@ -73,33 +71,6 @@ class FieldEditor(Input):
     def on_blur(self) -> None:
         if self.app.app_focus:  # not when the user looks something up in another window
             self._leave()
-
-
-class PathSuggester(Suggester):
-    """Suggester of the first file or folder that begins with the typed text."""
-
-    def __init__(self) -> None:
-        super().__init__(use_cache=False, case_sensitive=True)
-
-    async def get_suggestion(self, value: str) -> str | None:
-        return await asyncio.to_thread(completed, value)  # a folder may hold many files, or be far away
-
-
-def completed(text: str) -> str | None:
-    """Complete `text` to the first existing path, folders with a slash; None if there is none."""
-    if not text or "\0" in text:
-        return None
-    head, slash, tail = text.rpartition("/")
-    try:
-        folder = Path(head + slash).expanduser() if slash else Path()
-        names = sorted(
-            f"{path.name}/" if path.is_dir() else path.name
-            for path in folder.iterdir()
-            if path.name.startswith(tail) and path.name.isprintable() and (tail or not path.name.startswith("."))
-        )
-    except (OSError, RuntimeError):  # no such folder, or unknown home
-        return None
-    return f"{head}{slash}{names[0]}" if names else None
 
 
 class ConfigForm(MountedWhole, Container):

@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple, TypeVar, cast
 
 from rich.cells import cell_len
 from rich.segment import Segment
+from rich.style import Style
 from textual import on, work
 from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
@@ -254,12 +255,14 @@ class PlainArea(TextArea):
 
 
 class ChoiceList(SelectionList[str]):
-    """List of choices with a mark before the chosen ones. Textual's has one before all, in two colours."""
+    """List of choices with a mark in the box of the chosen ones. Textual's boxes differ in their colours only."""
 
     def render_line(self, y: int) -> Strip:
         line = super().render_line(y)
         place = self.scroll_offset.y + y
-        if place >= self.option_count or self.get_option_at_index(place).value in self.selected:
+        if place >= self.option_count:
             return line
-        side, mark, *rest = line
-        return Strip([side, Segment(" ", mark.style), *rest])
+        _, mark, _, gap, *rest = line
+        style = (gap.style or Style.null()) + Style.from_meta(mark.style.meta if mark.style else {})
+        box = "[✓]" if self.get_option_at_index(place).value in self.selected else "[ ]"
+        return Strip([Segment(box, style), gap, *rest])

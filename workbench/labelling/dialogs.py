@@ -19,6 +19,7 @@ from trainer.errors import TrainerError, counted
 from trainer.preferences.records import FLAGGED, Judgement, SessionItem
 from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import Dialog, PlainArea
+from workbench.kit.saving import PathSuggester
 from workbench.labelling.texts import copy_text, judgement_text, plain_text, texts_of
 from workbench.text import as_sent, duration, fit_end, has_words, typed, visible
 
@@ -28,12 +29,13 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 T = TypeVar("T")
 
+COLUMNS_EXAMPLE = "usual names, or prompt=question, a=left, b=right"
 _LONGEST = 1500  # characters of a text that the history shows
 _PROMPT = 200  # columns at the end of a prompt in the list
 
 
 class LabelForm(Dialog[T]):
-    """Dialog with a title, fields, a status line and the keys. A subclass implements `fields`."""
+    """Dialog with a frame and its title, fields, a status line and the keys. A subclass implements `fields`."""
 
     DEFAULT_CLASSES = "label-form"
     busy = False  # writing: the dialog stays open until that is done
@@ -43,13 +45,14 @@ class LabelForm(Dialog[T]):
         self._title = title
 
     def fields(self) -> ComposeResult:
-        """Yield the widgets between the title and the status line."""
+        """Yield the widgets above the status line."""
         raise NotImplementedError
 
     def compose(self) -> ComposeResult:
-        yield Static(visible(self._title), markup=False, classes="title one-line")
-        yield from self.fields()
-        yield Static(id="status", markup=False)
+        with Vertical(id="form") as form:
+            form.border_title = Content(visible(self._title))
+            yield from self.fields()
+            yield Static(id="status", markup=False)
 
     def action_close(self) -> None:
         if self.busy:
@@ -92,12 +95,17 @@ def row(*fields: tuple[str, Widget], unit: str = "") -> Horizontal:
 def columns_field(value: str = "") -> Input:
     """Return the field for the names of a source's columns."""
     tooltip = "Names of columns, as with --column: ROLE=NAME, with commas between them; empty for the usual names"
-    return text_field("columns", tooltip, value, placeholder="usual names, or prompt=question, a=left, b=right")
+    return text_field("columns", tooltip, value, placeholder=COLUMNS_EXAMPLE)
 
 
 def columns_in(text: str) -> tuple[str, ...]:
     """Return the assignments in what was typed into a `columns_field`."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def path_field(name: str, tooltip: str, value: str = "", **more: Any) -> Input:
+    """Return a field for a path, which is completed while it is typed. more: arguments of Input."""
+    return text_field(name, f"{tooltip}; → takes the suggested path", value, suggester=PathSuggester(), **more)
 
 
 def text_field(name: str, tooltip: str, value: str = "", **more: Any) -> Input:

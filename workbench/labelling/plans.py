@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import io
 import secrets
+import threading
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,8 @@ from typing import Literal, NamedTuple
 
 from trainer.errors import DataError, UsageError, counted
 from trainer.files import open_regular
-from trainer.preferences.records import QueuePlan, SessionPlan, SessionRecord
+from trainer.preferences.queues import QueueContext
+from trainer.preferences.records import Item, QueuePlan, SessionPlan, SessionRecord
 from trainer.runs.checkpoint_files import checkpoints, newest_checkpoint
 from trainer.runs.folder import RunFolder
 from trainer.runs.listing import PPO, list_runs
@@ -34,6 +36,7 @@ QUEUES: dict[UserQueue, str] = {
 
 REPEATS = SessionPlan(queues=()).repeats
 MOST_REPEATS = 0.5
+_PATIENCE = 5.0  # seconds for the first item
 _LONGEST_NAME = 60  # characters
 _LARGEST_GUIDELINES = 200_000  # bytes: guidelines are meant to be read
 
@@ -109,6 +112,36 @@ def planned(options: SessionOptions) -> SessionOptions:
         seed=secrets.randbelow(2**31),
     )
     return replace(options, plan=plan, text=text)
+
+
+def first_item(options: SessionOptions, store: Path) -> tuple[list[str], Item | None]:
+    """Return the names of the columns of the data, and the item with which a new session would begin.
+
+    There is none that a model has to write or to score first, nor from data that is no file. For a thread: it reads
+    files. Raises TrainerError.
+    """
+    from trainer.data.readers import source_rows
+    from trainer.preferences.queues.mixture import Mixture  # it imports NumPy
+
+    path, chosen = Path(options.data).expanduser(), dict(options.queues)
+    has_file = bool(options.data) and "dataset" in chosen and path.is_file()
+    names = list(map(str, next(source_rows(options.data, "train")).columns)) if has_file else []
+    shown = tuple((queue, 1.0) for queue in chosen if queue == "samples" or (queue == "dataset" and has_file))
+    if not shown:
+        return names, None
+    data, columns = (options.data, options.columns) if has_file else ("", ())
+    plan = planned(replace(options, queues=shown, data=data, columns=columns, guidelines="")).plan
+    assert plan is not None
+    ready = threading.Event()
+    mixture = Mixture(plan, QueueContext(labeller=options.labeller, path=store, wake=ready.set))
+    try:
+        while (item := mixture.draw()) is None and not mixture.exhausted and ready.wait(_PATIENCE):
+            ready.clear()
+        if item is None and mixture.exhausted and len(shown) == len(options.queues):
+            raise UsageError("These sources have no pair that you have not judged")
+    finally:
+        mixture.close()
+    return names, item
 
 
 def plan_line(plan: SessionPlan) -> str:

@@ -12,26 +12,39 @@ from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Container, Vertical
 from textual.content import Content
 from textual.widgets import Input, OptionList, Select
 from textual.widgets.selection_list import Selection
 
-from trainer.errors import UsageError, counted
+from trainer.errors import TrainerError, UsageError, counted, one_line
 from trainer.preferences.records import SessionRecord
 from workbench.kit.dialog import ChoiceList
 from workbench.kit.keys import keys_of, with_keys
-from workbench.labelling.dialogs import LabelForm, columns_field, columns_in, row, text_field
+from workbench.labelling.dialogs import (
+    COLUMNS_EXAMPLE,
+    LabelForm,
+    columns_field,
+    columns_in,
+    path_field,
+    row,
+    text_field,
+)
+from workbench.labelling.item_view import LabelView
 from workbench.labelling.plans import (
     QUEUES,
     SessionOptions,
     UserQueue,
+    first_item,
     labeller_name,
     plan_line,
     planned,
 )
-from workbench.text import moment, visible
+from workbench.labelling.texts import texts_of
+from workbench.text import aligned, moment, visible
 
 _NAME = max(map(len, QUEUES)) + 1  # columns
+_TYPING = 0.2  # seconds without a key after which the first item is looked up
 
 
 class QueueList(ChoiceList):
@@ -63,8 +76,8 @@ class LabelStartScreen(LabelForm[SessionOptions | None]):
         Binding("ctrl+r", "begin", "begin", id="label-start.begin", tooltip="Begin or resume (from any field)"),
         Binding("escape", "close", "close", id="label-start.close", tooltip="Close without a session"),
     ]
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-high")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (190, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (24, "-middle"), (36, "-high")]
 
     def __init__(
         self,
@@ -77,6 +90,7 @@ class LabelStartScreen(LabelForm[SessionOptions | None]):
         begin: Callable[[SessionOptions], Awaitable[str | None]],
     ) -> None:
         super().__init__(f"Label into {store.name}")
+        self._store = store
         self._begin_session = begin
         self._options = options
         first = [self._options.run] if self._options.run else []
@@ -87,12 +101,21 @@ class LabelStartScreen(LabelForm[SessionOptions | None]):
         self._followed: tuple[str | None, tuple[object, ...], int | None] = (None, (), None)
 
     def fields(self) -> ComposeResult:
+        with Container(id="body"):
+            with Vertical(id="choices"):
+                yield from self._choices()
+            preview = LabelView(id="preview")
+            preview.can_focus, preview.border_title = False, "first item"
+            yield preview
+
+    def _choices(self) -> ComposeResult:
         options = self._options
         yield row(("labeller", text_field("labeller", "Your name, saved with each label", options.labeller)))
-        yield OptionList(markup=False, compact=True, id="starts").with_tooltip("Enter begins or resumes the session")
+        starts = OptionList(markup=False, compact=True, id="starts").with_tooltip("Enter begins or resumes the session")
+        yield row(("session", starts))
         queues = QueueList(*map(self._queue, QUEUES), compact=True, id="queues")
         about = "Sources of a new session's items, in equal shares; {label-start.toggle} includes or leaves out one"
-        yield queues.with_tooltip(with_keys(about, queues))
+        yield row(("sources", queues.with_tooltip(with_keys(about, queues))))
         run = Select(
             [(Text(visible(run.name)), run) for run in self._runs],
             prompt="no run has saved samples yet",
@@ -106,10 +129,10 @@ class LabelStartScreen(LabelForm[SessionOptions | None]):
         yield row(("run", run))
         about = "Pairs for the queue dataset; those that you judged before are not shown"
         example = "file, folder or datasets name with pairs"
-        yield row(("data", text_field("data", about, options.data, placeholder=example)))
+        yield row(("data", path_field("data", about, options.data, placeholder=example)))
         yield row(("columns", columns_field(", ".join(options.columns))))
         about = "Shown first, and saved with the labels"
-        yield row(("guidelines", text_field("guidelines", about, options.guidelines, placeholder="a text file")))
+        yield row(("guidelines", path_field("guidelines", about, options.guidelines, placeholder="a text file")))
         about = "Number of items in the session; empty for all"
         limit = text_field("limit", about, str(options.limit or ""), placeholder="all", type="integer", max_length=7)
         about = "Percent of items that repeat one you labelled, sides swapped: how consistent you are"
@@ -186,10 +209,11 @@ class LabelStartScreen(LabelForm[SessionOptions | None]):
         if labeller != listed:
             self._open = [session for session in self._sessions if session.labeller == labeller and session.left]
             starts.clear_options()
-            for session in self._open:
-                done = f"{session.done:,} of {session.plan.limit:,}" if session.plan.limit else f"{session.done:,}"
-                facts = f"{done} done   {plan_line(session.plan)}   {moment(session.began)}"
-                starts.add_option(Content.assemble((f"resume {session.id}   ", "bold"), facts))
+            rows = []
+            for one in self._open:
+                done = f"{one.done:,} of {one.plan.limit:,}" if one.plan.limit else f"{one.done:,}"
+                rows.append((f"resume {one.id}", f"{done} done", moment(one.began), plan_line(one.plan)))
+            starts.add_options(map(Content, aligned(rows, left=(0, 3))) if rows else [])
             starts.add_option(Content.styled("new session", "bold"))
             starts.highlighted = 0
         if fields != known:  # the user wants a new session
@@ -204,7 +228,24 @@ class LabelStartScreen(LabelForm[SessionOptions | None]):
             if not self.busy:
                 self.workers.cancel_group(self, "begin")
             self._show_start()
+            self._preview()
         return True
+
+    @work(exclusive=True, group="preview")
+    async def _preview(self) -> None:
+        """Show the first item of a new session, or why it is not known yet; and the columns of its data."""
+        view, columns = self.query_one(LabelView), self.query_one("#columns", Input)
+        await asyncio.sleep(_TYPING)
+        try:
+            if self._chosen is not None:
+                raise UsageError(f"Session {self._chosen.id} goes on where it was left")
+            options = self._options_of(self.value("labeller"))
+            names, item = await asyncio.to_thread(first_item, options, self._store)
+        except TrainerError as error:
+            view.show(None, [(one_line(error), "muted")])
+            return
+        columns.placeholder = f"usual names; the data has {visible(', '.join(names))}" if names else COLUMNS_EXAMPLE
+        view.show(texts_of(item) if item else None, [("The first item comes once the session begins", "muted")])
 
     @property
     def _chosen(self) -> SessionRecord | None:

@@ -21,7 +21,7 @@ from trainer.preferences.records import Preference, Text
 from trainer.preferences.store import PreferenceStore
 from workbench.kit.dialog import ConfirmScreen
 from workbench.kit.saving import given_path
-from workbench.labelling.dialogs import LabelForm, choice, columns_field, columns_in, row, text_field
+from workbench.labelling.dialogs import LabelForm, choice, columns_field, columns_in, path_field, row
 from workbench.text import fit_start, visible
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class ImportPreferencesScreen(LabelForm[str | None]):
         self._count: int | None = None  # of its preferences, once they were read
 
     def fields(self) -> ComposeResult:
-        source = text_field(
+        source = path_field(
             "source",
             "A path, relative to where the workbench was started, or the name of a dataset",
             placeholder=".jsonl, .json, .csv or .parquet file, folder or datasets name",
@@ -169,7 +169,9 @@ def preview_text(first: Sequence[Preference], reading: Reading) -> Content:
         of_place = {place: rank for rank, group in zip(ranks, judgement.ranking, strict=False) for place in group}
         parts.append((f"{_line(comparison.prompt)}\n", "bold"))
         for place, completion in enumerate(comparison.completions):
-            parts += [(f"{of_place.get(place, ranks[0]):>9}  ", "$text-muted"), (f"{_line(completion)}\n", "")]
+            rank = of_place.get(place, ranks[0])
+            style = f"${rank}" if rank in ("better", "worse") else "$text-muted"
+            parts += [(f"{rank:>9}  ", style), (f"{_line(completion)}\n", "")]
     if reading.problems:
         parts.append(("skipped\n", "$text-warning bold"))
         parts += [(f"{visible(problem)}\n", "$text-warning") for problem in reading.problems]
@@ -180,7 +182,7 @@ def preview_text(first: Sequence[Preference], reading: Reading) -> Content:
 
 def _line(text: Text) -> str:
     plain = text if isinstance(text, str) else "  ".join(f"{one['role']}: {one['content']}" for one in text)
-    return fit_start(visible(plain), _CUT)
+    return fit_start(visible(" ".join(plain.split())), _CUT)
 
 
 class ExportPreferencesScreen(LabelForm[str | None]):
@@ -207,7 +209,7 @@ class ExportPreferencesScreen(LabelForm[str | None]):
         yield row(("format", choice("format", formats, "Format that the reader needs; only k-way loses nothing")))
         yield row(("ties", choice("ties", ties, "What to do with equally good completions")))
         yield row(("with", choice("provenance", columns, "Whether to add all other columns; k-way always has them")))
-        yield row(("to", text_field("path", "The suffix sets the file type: .jsonl, .parquet or .csv")))
+        yield row(("to", path_field("path", "The suffix sets the file type: .jsonl, .parquet or .csv")))
 
     @on(Mount)
     @on(Select.Changed)

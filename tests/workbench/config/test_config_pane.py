@@ -20,12 +20,13 @@ from workbench_app import workbench
 from trainer.config import PRESETS
 from workbench.config.document import ConfigDocument
 from workbench.config.fields import BASIC, fields_by_key
-from workbench.config.form import ConfigForm, FieldEditor, completed
+from workbench.config.form import ConfigForm, FieldEditor
 from workbench.config.pane import ConfigPane
 from workbench.config.rows import ConfigRows, FieldRow, Row, row_line, rows_of
 from workbench.config.views import TomlView
 from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import AnswerScreen
+from workbench.kit.saving import completed
 from workbench.kit.theming import shipped_themes
 from workbench.system.environment import ScreenSettings
 

@@ -92,7 +92,7 @@ async def test_a_guessed_labeller_is_asked_for_before_anything_begins() -> None:
 async def test_enter_continues_the_newest_session_of_the_labeller_that_has_items_left() -> None:
     sessions = [record(5, "bob"), record(4, done=43), record(3), record(2)]
     async with opened(start([run_with_samples("a-0001")], sessions)) as (app, pilot):
-        assert [row.split("   ")[0] for row in starts(app)] == ["resume 3", "resume 2", "new session"]
+        assert [row.split("  ")[0] for row in starts(app)] == ["resume 3", "resume 2", "new session"]
         assert "resumes session 3 as ann" in status(app)
         await pilot.press("enter")
         assert await app.answered(pilot) == SessionOptions(labeller="ann", resume=3)
@@ -161,11 +161,11 @@ async def test_unavailable_queues_say_what_they_need_and_cannot_be_added() -> No
         shown = text_of(app)
         assert "needs a reward model" in shown
         app.screen.query_one(QueueList).focus()
-        assert "▐X▌ samples" in shown
-        assert "▐ ▌ dataset" in shown
+        assert "[✓] samples" in shown
+        assert "[ ] dataset" in shown
         await pilot.press("space", "enter")
         await until(pilot, lambda: "no queue is chosen" in status(app))
-        assert "▐ ▌ samples" in text_of(app)
+        assert "[ ] samples" in text_of(app)
         await pilot.press("end", "space")
         await until(pilot, lambda: set(app.screen.query_one(QueueList).selected) == {"dataset"})
     async with opened(start()) as (app, pilot):

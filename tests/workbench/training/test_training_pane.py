@@ -140,8 +140,8 @@ async def test_metrics_are_chosen_in_a_list_and_kept_in_a_property():
 
         def marked() -> list[str]:
             """Return what is chosen, as it can be told without colour."""
-            lines = [listed.render_line(y).text.split("▌") for y in range(listed.size.height)]
-            return [line[1].strip() for line in lines if "X" in line[0]]
+            lines = [listed.render_line(y).text.split("]") for y in range(listed.size.height)]
+            return [line[1].strip() for line in lines if "✓" in line[0]]
 
         assert marked()[:3] == ["score", "reward", "held-out score"]
         await pilot.press("space", "down", "space")

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 T = TypeVar("T")
 
-COLUMNS_EXAMPLE = "usual names, or prompt=question, a=left, b=right"
 _LONGEST = 1500  # characters of a text that the history shows
 _PROMPT = 200  # columns at the end of a prompt in the list
 
@@ -95,7 +94,7 @@ def row(*fields: tuple[str, Widget], unit: str = "") -> Horizontal:
 def columns_field(value: str = "") -> Input:
     """Return the field for the names of a source's columns."""
     tooltip = "Names of columns, as with --column: ROLE=NAME, with commas between them; empty for the usual names"
-    return text_field("columns", tooltip, value, placeholder=COLUMNS_EXAMPLE)
+    return text_field("columns", tooltip, value, placeholder="usual names, or prompt=question, a=left, b=right")
 
 
 def columns_in(text: str) -> tuple[str, ...]:

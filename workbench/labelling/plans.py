@@ -8,6 +8,7 @@ import secrets
 import threading
 import unicodedata
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -26,10 +27,10 @@ UserQueue = Literal["samples", "policy-reference", "dataset", "uncertain", "flag
 """A queue that a user can choose; "flagged" becomes the queue "again" with the keys of what is flagged."""
 
 QUEUES: dict[UserQueue, str] = {
-    "samples": "responses of the run's policy, newest first",
+    "samples": "responses of the run, newest first",
     "policy-reference": "policy against reference, written now",
     "dataset": "pairs from a file or dataset",
-    "uncertain": "samples that a reward model is least sure of",
+    "uncertain": "samples that a reward model is unsure of",
     "flagged": "items flagged for a second look, once more",
 }
 """Queues that a user can choose, each with a description."""
@@ -114,34 +115,23 @@ def planned(options: SessionOptions) -> SessionOptions:
     return replace(options, plan=plan, text=text)
 
 
-def first_item(options: SessionOptions, store: Path) -> tuple[list[str], Item | None]:
-    """Return the names of the columns of the data, and the item with which a new session would begin.
+def first_item(options: SessionOptions, store: Path) -> tuple[Item | None, str]:
+    """Return an item as a new session would show it first, or None and why it is not known.
 
-    There is none that a model has to write or to score first, nor from data that is no file. For a thread: it reads
-    files. Raises TrainerError.
+    For a thread: it reads files, but asks no model and loads no dataset by its name. Raises TrainerError.
     """
-    from trainer.data.readers import source_rows
     from trainer.preferences.queues.mixture import Mixture  # it imports NumPy
 
-    path, chosen = Path(options.data).expanduser(), dict(options.queues)
-    has_file = bool(options.data) and "dataset" in chosen and path.is_file()
-    names = list(map(str, next(source_rows(options.data, "train")).columns)) if has_file else []
-    shown = tuple((queue, 1.0) for queue in chosen if queue == "samples" or (queue == "dataset" and has_file))
-    if not shown:
-        return names, None
-    data, columns = (options.data, options.columns) if has_file else ("", ())
-    plan = planned(replace(options, queues=shown, data=data, columns=columns, guidelines="")).plan
-    assert plan is not None
+    files = {"samples": options.run is not None, "dataset": Path(options.data).expanduser().is_file()}
+    plans = tuple(_queue_plan(queue, weight, options) for queue, weight in options.queues if files.get(queue))
     ready = threading.Event()
-    mixture = Mixture(plan, QueueContext(labeller=options.labeller, path=store, wake=ready.set))
-    try:
+    context = QueueContext(options.labeller, store, wake=ready.set)
+    with closing(Mixture(SessionPlan(queues=plans), context)) as mixture:
         while (item := mixture.draw()) is None and not mixture.exhausted and ready.wait(_PATIENCE):
             ready.clear()
-        if item is None and mixture.exhausted and len(shown) == len(options.queues):
-            raise UsageError("These sources have no pair that you have not judged")
-    finally:
-        mixture.close()
-    return names, item
+        is_over = mixture.exhausted and len(plans) == len(options.queues)
+        later = "You have judged all pairs of these sources" if is_over else "It comes once the session begins"
+        return item, "; ".join(mixture.problems) or later
 
 
 def plan_line(plan: SessionPlan) -> str:

@@ -21,15 +21,7 @@ from trainer.errors import TrainerError, UsageError, counted, one_line
 from trainer.preferences.records import SessionRecord
 from workbench.kit.dialog import ChoiceList
 from workbench.kit.keys import keys_of, with_keys
-from workbench.labelling.dialogs import (
-    COLUMNS_EXAMPLE,
-    LabelForm,
-    columns_field,
-    columns_in,
-    path_field,
-    row,
-    text_field,
-)
+from workbench.labelling.dialogs import LabelForm, columns_field, columns_in, path_field, row, text_field
 from workbench.labelling.item_view import LabelView
 from workbench.labelling.plans import (
     QUEUES,
@@ -211,9 +203,9 @@ class LabelStartScreen(LabelForm[SessionOptions | None]):
             starts.clear_options()
             rows = []
             for one in self._open:
-                done = f"{one.done:,} of {one.plan.limit:,}" if one.plan.limit else f"{one.done:,}"
-                rows.append((f"resume {one.id}", f"{done} done", moment(one.began), plan_line(one.plan)))
-            starts.add_options(map(Content, aligned(rows, left=(0, 3))) if rows else [])
+                limit = f" of {one.plan.limit:,}" if one.plan.limit else ""
+                rows.append((f"resume {one.id}", f"{one.done:,}{limit} done", moment(one.began), plan_line(one.plan)))
+            starts.add_options(map(Content, aligned(rows, left=(0, 3))))
             starts.add_option(Content.styled("new session", "bold"))
             starts.highlighted = 0
         if fields != known:  # the user wants a new session
@@ -233,19 +225,18 @@ class LabelStartScreen(LabelForm[SessionOptions | None]):
 
     @work(exclusive=True, group="preview")
     async def _preview(self) -> None:
-        """Show the first item of a new session, or why it is not known yet; and the columns of its data."""
-        view, columns = self.query_one(LabelView), self.query_one("#columns", Input)
+        """Show the first item of a new session, or why it is not known."""
         await asyncio.sleep(_TYPING)
+        item = None
         try:
             if self._chosen is not None:
-                raise UsageError(f"Session {self._chosen.id} goes on where it was left")
-            options = self._options_of(self.value("labeller"))
-            names, item = await asyncio.to_thread(first_item, options, self._store)
+                why = f"Session {self._chosen.id} goes on where it was left"
+            else:
+                options = self._options_of(self.value("labeller"))
+                item, why = await asyncio.to_thread(first_item, options, self._store)
         except TrainerError as error:
-            view.show(None, [(one_line(error), "muted")])
-            return
-        columns.placeholder = f"usual names; the data has {visible(', '.join(names))}" if names else COLUMNS_EXAMPLE
-        view.show(texts_of(item) if item else None, [("The first item comes once the session begins", "muted")])
+            why = one_line(error)
+        self.query_one(LabelView).show(texts_of(item) if item else None, [(why, "muted")])
 
     @property
     def _chosen(self) -> SessionRecord | None:

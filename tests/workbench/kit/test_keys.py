@@ -235,17 +235,18 @@ async def test_keys_are_shown_once_each_and_escape_palette_help_and_quit_at_the_
     app = Keys()
     async with app.run_test(size=(90, 5)) as pilot:
         line = await shown(app, pilot)
-        assert line.startswith(" a go on  b [/x] back  c not now ")
+        assert line.startswith(" ⏎ press button  a go on  b [/x] back  c not now "), "enter, even if a widget hides it"
         assert line.endswith("▏esc close  ^p commands  ? help  q quit ")
         assert "hidden" not in line
         assert len(line) == 90
-        for width, start in ((73, " a go on  b [/x] back  c not now ▏"), (72, " a go on  b [/x] back  … ")):
+        enter = " ⏎ press button "
+        for width, start in ((89, " a go on  b [/x] back  c not now ▏"), (88, " a go on  b [/x] back  … ")):
             await pilot.resize_terminal(width, 5)
             line = await shown(app, pilot)
-            assert line.startswith(start)
+            assert line.startswith(enter + start)
             assert line.endswith("▏esc close  ^p commands  ? help  q quit ")
-        await pilot.resize_terminal(53, 5)
-        assert await shown(app, pilot) == " a go on  …  ▏esc close  ^p commands  ? help  q quit "
+        await pilot.resize_terminal(69, 5)
+        assert await shown(app, pilot) == enter + " a go on  …  ▏esc close  ^p commands  ? help  q quit "
 
 
 async def test_while_text_is_typed_only_keys_that_are_no_text_are_shown() -> None:
@@ -264,8 +265,8 @@ async def test_a_click_presses_the_key_and_the_mouse_over_it_says_what_it_does()
         for words in ("go on", "back", "not now"):
             await pilot.click(footer, offset=(line.index(words), 0))
         await until(pilot, lambda: app.pressed == "ab")
-        await pilot.click(footer, offset=(45, 0))
-        await pilot.hover(footer, offset=(45, 0))
+        await pilot.click(footer, offset=(line.index("▏"), 0))
+        await pilot.hover(footer, offset=(line.index("▏"), 0))
         assert footer.tooltip is None
         assert app.pressed == "ab"
 

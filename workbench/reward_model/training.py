@@ -9,6 +9,7 @@ from typing import Any
 
 from trainer.config import Config
 from trainer.errors import counted, storage_error
+from trainer.reward_model.predictions import Predictions
 from trainer.runs.folder import free_names
 from workbench.reward_model.verdict import verdict
 from workbench.run.run_on_disk import whole_run
@@ -118,11 +119,11 @@ def rewarded_by(model: Path, before: Sequence[dict[str, Any]]) -> list[dict[str,
     return [{"kind": "model", "path": str(model.absolute())}, *kept]
 
 
-def quality_text(view: RunView) -> str:
+def quality_text(view: RunView, predictions: Predictions | None) -> str:
     """Describe how good the reward model of a run is on held-out pairs, a sentence per line; ⚠ marks what is weak."""
     done = view.ended is not None and view.ended.state == "done"  # also if it ended early because it learnt no more
     lines = [] if done else [f"⚠ Not finished: step {view.iteration} of {view.total}."]
-    return "\n".join([*lines, verdict(view).removeprefix("✓ ")])
+    return "\n".join([*lines, verdict(view, predictions).removeprefix("✓ ")])
 
 
 def change_text(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> str:

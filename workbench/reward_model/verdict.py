@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from pathlib import Path
 
 from trainer.confidence import Z95, Interval
-from trainer.errors import counted
+from trainer.errors import StorageError, counted
 from trainer.events import RewardModelEvaluation
-from trainer.reward_model.predictions import Accuracy, Baseline, Predictions, RewardModelReport
+from trainer.reward_model.predictions import (
+    HELD_OUT,
+    Accuracy,
+    Baseline,
+    Predictions,
+    RewardModelReport,
+    read_predictions,
+)
 from workbench.run.view import RunView
 from workbench.text import number, percent
 
 _LEADS = 0.1, 0.2  # a smaller lead is not worth so many labels, and a larger one of few pairs is luck
 _UNKNOWN = Accuracy("all", 0, math.nan, math.nan, math.nan)
 NONE_YET = RewardModelReport(_UNKNOWN, math.nan, math.nan, [], [], [], None, Baseline(math.nan, math.nan), None)
+
+
+def read_newest(folder: Path) -> Predictions | None:
+    """Read the report of a run's newest evaluation, with one of its pairs; None if there is none to read."""
+    with contextlib.suppress(StorageError):
+        return read_predictions(folder / HELD_OUT, 1)
+    return None
 
 
 def newest_report(view: RunView, predictions: Predictions | None) -> tuple[RewardModelReport, int]:
@@ -30,7 +46,7 @@ def report_of(event: RewardModelEvaluation) -> RewardModelReport:
     return RewardModelReport(accuracy, event.log_loss, event.calibration_error, [], [], [], None, length, untrained)
 
 
-def verdict(view: RunView, predictions: Predictions | None = None) -> str:
+def verdict(view: RunView, predictions: Predictions | None) -> str:
     """Return a sentence or two: ✓ if the model is clearly better than guessing and than length alone, else ⚠.
 
     The half-width m of a 95% interval falls with the root of the number of pairs n, so that the interval of a lead d

@@ -22,7 +22,7 @@ from trainer.runs.listing import PPO
 from trainer.runs.samples import kept_iterations
 from workbench.config.estimates import largest_fitting
 from workbench.reward_model.training import FEW
-from workbench.reward_model.verdict import verdict
+from workbench.reward_model.verdict import read_newest, verdict
 from workbench.run.metrics import REWARD_MODEL
 from workbench.run.run_listing import Glance, Workspace
 from workbench.run.run_on_disk import whole_run
@@ -119,7 +119,7 @@ def _quality(model: Glance | None) -> tuple[str, str, str]:
 
 @lru_cache(maxsize=8)
 def _verdict(folder: Path, _iteration: int) -> str:
-    return verdict(whole_run(folder))
+    return verdict(whole_run(folder), read_newest(folder))
 
 
 def _training(plan: NextRun, glances: Sequence[Glance]) -> tuple[str, str, str]:

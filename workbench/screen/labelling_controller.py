@@ -33,6 +33,7 @@ from workbench.labelling.plans import (
 )
 from workbench.labelling.session_worker import SessionWorker
 from workbench.reward_model.training import FEW, RewardTraining, change_text, quality_text, rewarded_by, settings_for
+from workbench.reward_model.verdict import read_newest
 from workbench.run.run_on_disk import whole_run
 from workbench.run.threads import PolicyThread
 from workbench.screen.panes import Panes
@@ -283,7 +284,7 @@ class LabellingController:
         after = rewarded_by(model, before)
         where = f"{view.started.name}, from the next iteration on" if live and view.started else "this configuration"
         question = f"Use {model.name} as the reward of {where}?"
-        quality = quality_text(await asyncio.to_thread(whole_run, model))
+        quality = await asyncio.to_thread(lambda: quality_text(whole_run(model), read_newest(model)))
         detail = "\n".join(filter(None, [quality, change_text(before, after)]))
         agreed = await panes.app.push_screen_wait(ConfirmScreen(question, detail, yes="Use model", no="Cancel"))
         if agreed and supervisor.view is not view:

@@ -218,16 +218,16 @@ def test_what_is_weak_about_a_reward_model_is_said_before_it_is_used() -> None:
         evaluation(1, pairs=4, accuracy=0.5, accuracy_low=0.15, accuracy_high=0.85),
     ):
         view.take(event)
-    assert quality_text(view).splitlines() == [
+    assert quality_text(view, None).splitlines() == [
         "⚠ Not finished: step 1 of 30.",
         "⚠ 4 held-out pairs: too few to tell. Label 7,740 more.",
     ]
     view.take(ended("done", 30))
     view.take(evaluation(30, accuracy=0.63, accuracy_low=0.56, accuracy_high=0.69, length_accuracy=0.7))
-    assert quality_text(view) == "⚠ Right on 63% of 200 held-out pairs (56 to 69%), no better than length alone."
+    assert quality_text(view, None) == "⚠ Right on 63% of 200 held-out pairs (56 to 69%), no better than length alone."
     view.take(evaluation(30, accuracy=0.63, accuracy_low=0.56, accuracy_high=0.69))
-    assert quality_text(view) == "Right on 63% of 200 held-out pairs (56 to 69%), better than length alone."
-    assert quality_text(RunView()).endswith("⚠ No pairs were held out: nothing says how good it is.")
+    assert quality_text(view, None) == "Right on 63% of 200 held-out pairs (56 to 69%), better than length alone."
+    assert quality_text(RunView(), None).endswith("⚠ No pairs were held out: nothing says how good it is.")
 
 
 async def test_without_a_run_the_configuration_on_the_screen_takes_the_reward_model() -> None:

@@ -21,12 +21,20 @@ from scripted_run import ended, make_run, started
 from trainer.confidence import Interval, wilson_interval
 from trainer.events import StateChanged
 from trainer.reward_model.pair_evaluation import paired_difference
-from trainer.reward_model.predictions import Accuracy, Baseline, CalibrationBin, Predictions, sorted_predictions
+from trainer.reward_model.predictions import (
+    HELD_OUT,
+    Accuracy,
+    Baseline,
+    CalibrationBin,
+    Predictions,
+    sorted_predictions,
+    write_predictions,
+)
 from workbench.reward_model.charts import accuracy_lines, calibration_lines, curve_lines, reward_histogram
 from workbench.reward_model.pairs import pair_facts, pair_lines, pair_text_lines, pairs_heading, plain_text
 from workbench.reward_model.pane import run_heading
 from workbench.reward_model.run_reader import RunReader
-from workbench.reward_model.verdict import NONE_YET, report_of, verdict
+from workbench.reward_model.verdict import NONE_YET, read_newest, report_of, verdict
 from workbench.run.view import RunView
 from workbench.text import plain
 
@@ -128,12 +136,21 @@ def test_the_verdict_says_what_is_clear_and_else_what_is_not():
     assert verdict(*judged(200, 0.3)) == "⚠ Right on 30% of 200 held-out pairs (24 to 37%), worse than guessing."
     assert verdict(*judged(4, 0.75)).startswith("⚠ 4 held-out pairs: too few to tell. Label ")
     assert verdict(*judged(200, 0.7, length=0.55)) == f"✓ {right}, better than length alone.", "without pairs"
-    assert verdict(*judged(0, math.nan)) == verdict(RunView())
+    assert verdict(*judged(0, math.nan)) == verdict(RunView(), None)
     before = RunView()
     before.take(started(run_kind="reward-model", eval_prompts=9))
-    assert verdict(before) == "No verdict before the first evaluation."
+    assert verdict(before, None) == "No verdict before the first evaluation."
     before.take(ended("done", 9))
-    assert verdict(before) == verdict(RunView())
+    assert verdict(before, None) == verdict(RunView(), None)
+
+
+def test_home_and_the_question_before_its_use_judge_a_model_by_its_pairs_as_its_pane_does(tmp_path: Path) -> None:
+    view, predictions = judged(200, 0.7, gains=[1, -1] * 100)
+    sure = replace(evaluation(9), accuracy=0.7, accuracy_low=0.63, accuracy_high=0.76, pairs=200, length_accuracy=0.5)
+    view.held_out = [sure]
+    assert read_newest(tmp_path) is None
+    write_predictions(tmp_path / HELD_OUT, predictions)
+    assert verdict(view, read_newest(tmp_path)) == verdict(view, predictions) != verdict(view, None)
 
 
 def asked(words: str) -> int:

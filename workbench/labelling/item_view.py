@@ -181,11 +181,10 @@ def _rule(titles: Sequence[str], width: int, joint: str = "") -> Line:
 
 
 def _with_mark(rule: Sequence[Piece], place: int, mark: str, role: str) -> Line:
-    """Return the heading of completions with a mark and a heavy line on the side `place`."""
-    first = 4 * place
-    side = [(text.replace("─", "━"), role) for text, _ in rule[first : first + 3]]
-    side[1] = f" {mark} ", role
-    return [*rule[:first], *side, *rule[first + 3 :]]
+    """Return the heading of completions with a heavy line on the side `place`, and a mark after its number."""
+    (before, _), number, (after, _) = rule[4 * place : 4 * place + 3]
+    side = [("━" * len(before), role), number, (f" {mark} ".ljust(len(after), "━"), role)]
+    return [*rule[: 4 * place], *side, *rule[4 * place + 3 :]]
 
 
 def _role(style: Style | None) -> str:

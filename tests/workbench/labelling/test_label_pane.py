@@ -58,19 +58,19 @@ async def test_a_key_is_a_decision_and_shows_the_next_item() -> None:
 async def test_the_choice_is_marked_on_its_side_for_a_moment_while_the_next_item_is_judged() -> None:
     def headings() -> list[str]:
         heading = next(line for line in app.text.splitlines() if "┬" in line)
-        return [side.strip("│─━ ") for side in heading.split("┬")]
+        return [" ".join(side.strip("│─━ ").split()) for side in heading.split("┬")]
 
     session = FakeSession(items(6))
     async with labelling(session) as (app, pilot):
         assert headings() == ["1", "2"]
         app.pane.flash = 60
-        marks = [("1", ["✓", "2"]), ("2", ["1", "✓"]), ("equals_sign", ["=", "="]), ("0", ["✗", "✗"])]
+        marks = [("1", ["1 ✓", "2"]), ("2", ["1", "2 ✓"]), ("equals_sign", ["1 =", "2 ="]), ("0", ["1 ✗", "2 ✗"])]
         for n, (key, marked) in enumerate([*marks, ("space", ["1", "2"])], 1):
             await pilot.press(key)
             assert f"left {n}" in app.text
             assert headings() == marked
         await pilot.press("u", "u", "2")
-        assert headings() == ["1", "✓"]
+        assert headings() == ["1", "2 ✓"]
         await pilot.press("u")
         assert headings() == ["1", "2"]
         app.pane.flash = 0.01

@@ -213,19 +213,24 @@ async def test_a_pair_is_read_whole_and_the_next_one_after_it() -> None:
     run = Run("a", 1)
     run.keep([pair(1, -2.0, chosen="\x1b[31m[b]" + "word " * 500), pair(2, -1.0), pair(3, 1.0)])
     async with workbench((80, 24)) as (app, pilot):
+        text = app.query_one(RewardPairText)
+
+        def is_wrapped_beside_its_bar() -> bool:
+            return text.show_vertical_scrollbar and text.virtual_size.width == text.scrollable_content_region.width
+
         await pilot.press("enter")
-        assert "␛[31m[b]word word" in app.opened
+        await until(pilot, lambda: "␛[31m[b]word word" in app.opened and is_wrapped_beside_its_bar())
         assert "because the sea is" not in app.opened
         await pilot.press("end")
-        assert "because the sea is" in app.opened
+        await until(pilot, lambda: "because the sea is" in app.opened)
         await pilot.press("n")
-        assert "Question 2" in app.opened
+        await until(pilot, lambda: "Question 2" in app.opened)
         await pilot.press("n", "n", "N", "N")
-        assert "Question 1" in app.opened
+        await until(pilot, lambda: "Question 1" in app.opened)
         await pilot.press("m", "l")
-        assert len(app.asked[0]) == 1
+        await until(pilot, lambda: [len(keys) for keys in app.asked] == [1])
         await pilot.press("escape")
-        assert app.opened == ""
+        await until(pilot, lambda: app.opened == "")
         assert app.listed.has_focus
 
 

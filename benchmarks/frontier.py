@@ -39,7 +39,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations, product
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -340,13 +340,13 @@ def table(sides: Mapping[str, Mapping[int, Journal]]) -> str:
 
 
 def ends(runs: Mapping[int, Journal]) -> str:
-    """Return where each seed's run ended: mean score and KL of the last five, explained variance of the second half."""
+    """Return where each seed's run ended: mean score and KL of the last five, median explained variance of its half."""
     parts = []
     for seed, (rows, _) in sorted(runs.items()):
         last, half = rows[-STRETCH:], rows[len(rows) // 2 :]
         text = f"{seed}: {fmean(row['score'] for row in last):.2f} at {fmean(row['kl'] for row in last):.1f}"
         if all("explained_variance" in row for row in half):
-            text += f" ({fmean(row['explained_variance'] for row in half):.2f})"
+            text += f" ({median(row['explained_variance'] for row in half):.2f})"
         parts.append(text)
     return "; ".join(parts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import io
+import os
 import secrets
 import threading
 import unicodedata
@@ -122,8 +123,9 @@ def first_item(options: SessionOptions, store: Path) -> tuple[Item | None, str]:
     """
     from trainer.preferences.queues.mixture import Mixture  # it imports NumPy
 
-    files = {"samples": options.run is not None, "dataset": Path(options.data).expanduser().is_file()}
-    plans = tuple(_queue_plan(queue, weight, options) for queue, weight in options.queues if files.get(queue))
+    is_file = os.path.isfile(os.path.expanduser(options.data))  # noqa: PTH111, PTH113  pathlib's raise for odd names
+    can_show = {"samples": True, "dataset": is_file or not options.data}
+    plans = tuple(_queue_plan(queue, weight, options) for queue, weight in options.queues if can_show.get(queue))
     ready = threading.Event()
     context = QueueContext(options.labeller, store, wake=ready.set)
     with closing(Mixture(SessionPlan(queues=plans), context)) as mixture:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from label_material import add_checkpoint, reward_model, run_with_samples
-from label_screens import HOSTILE, NOTHING, SIZES, Host, answer_to, is_obeyed, opened, paste, status, text_of
+from label_screens import HOSTILE, NOTHING, SIZES, SMALL, Host, answer_to, is_obeyed, opened, paste, status, text_of
 from preference_rows import write_lines
 from scripted_run import make_run
 from textual.widgets import Input, OptionList, Select
@@ -174,6 +174,28 @@ async def test_unavailable_queues_say_what_they_need_and_cannot_be_added() -> No
         await until(pilot, lambda: "queue dataset: no data is named" in status(app))
         assert app.answer is NOTHING
         assert set(app.screen.query_one(QueueList).selected) == {"dataset"}
+
+
+async def test_the_first_item_is_shown_as_soon_as_its_data_is_named_and_else_why_there_is_none() -> None:
+    write_lines(Path("pairs.jsonl"), PAIR | {"a": f"left {HOSTILE}", "b": "right"})
+    async with opened(start()) as (app, pilot):
+        await until(pilot, lambda: "no data is named" in text_of(app))
+        await paste(pilot, field(app, "data"), "pai")
+        await until(pilot, lambda: "pairs.jsonl" in text_of(app))
+        await pilot.press("right")
+        assert field(app, "data").value == "pairs.jsonl"
+        await until(pilot, lambda: "left [/x] ␛[31m" in text_of(app) and "right" in text_of(app))
+        assert not is_obeyed(text_of(app))
+        await paste(pilot, field(app, "columns"), "a=nothing")
+        await until(pilot, lambda: "the columns are prompt, a, b" in " ".join(text_of(app).split()))
+        for odd in ("~nobody-of-that-name/x", "x" * 5000):
+            await paste(pilot, field(app, "data"), odd)
+            await until(pilot, lambda: "once the session begins" in text_of(app))
+        await pilot.resize_terminal(*SMALL)
+        await until(pilot, lambda: "first item" not in text_of(app))
+        assert "begins a new session" in text_of(app), "the fields have the room"
+    async with opened(start([run_with_samples("a-0001")], [record(4)])) as (app, pilot):
+        await until(pilot, lambda: "Session 4 goes on where it was left" in text_of(app))
 
 
 @pytest.mark.parametrize(

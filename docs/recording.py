@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
@@ -68,10 +69,13 @@ _DRAWN = "".join(char for char in map(chr, [*range(0x2500, 0x25A0), *range(0x280
 _PIECES = re.compile(rf"[{_DRAWN}]+|[!-~]+(?: [!-~]+)*| +|.[\u0300-\u036f\u200b-\u200f\ufe00-\ufe0f]*")
 
 
+_FOLDER = "/home/anna/study"  # shown in place of where a picture was made
+
+
 def row(segments: Sequence[Segment]) -> str:
     """Return one row of the terminal as SVG: backgrounds first, then what is written, each piece in its cells."""
     grounds: list[tuple[str, int]] = []  # colours, and how many cells have them
-    written, column = [], 0
+    written, column, here = [], 0, str(Path.cwd())
     for text, style, _ in segments:
         ink, ground = (
             _colour(style.color if style else None, "#c8c8c8"),
@@ -89,7 +93,7 @@ def row(segments: Sequence[Segment]) -> str:
             )
             if on
         )
-        for piece in _PIECES.findall(text):
+        for piece in _PIECES.findall(text.replace(here, _FOLDER.ljust(len(here), "_")[: len(here)])):
             x, column = column * CELL, column + cell_len(piece)
             if piece[0] in _DRAWN:
                 written.append(f'<path fill="{ink}" d="{_outline(piece, x)}"/>')

@@ -160,7 +160,7 @@ async def record() -> None:
 async def main() -> None:
     """Make all pictures."""
     PICTURES.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="study-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="st-") as temporary:
         folder = Path(sys.argv[1] if sys.argv[1:] else temporary).absolute()
         folder.mkdir(exist_ok=True)
         os.environ |= {"PPO_WORKBENCH_CONFIG_DIR": str(folder / "settings"), "LOGNAME": "anna"}

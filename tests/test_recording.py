@@ -96,3 +96,16 @@ def test_lines_blocks_and_braille_are_drawn_in_their_cells(recording: Any) -> No
     assert outline[0].startswith(f"M{recording.CELL} ")
     assert f"h{3 * recording.CELL}v" in outline[0]
     assert [(text.text, int(text.attrib["x"])) for text in row.findall("text")] == [("a", 0), ("b", 6 * recording.CELL)]
+
+
+def test_a_picture_does_not_show_the_folder_it_was_made_in(
+    recording: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path.with_name("a" * len(tmp_path.name))
+    other.mkdir()
+    shown = []
+    for folder in (tmp_path, other):
+        monkeypatch.chdir(folder)
+        shown.append(recording.row([Segment(f" {folder}/runs "), Segment("next")]))
+    assert shown[0] == shown[1]
+    assert "/home/anna" in shown[0]

@@ -152,7 +152,7 @@ class LogPane(Pane):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no line has come yet."""
+        """Return whether the log has no line yet."""
         return not self._entries
 
     def compose(self) -> ComposeResult:

@@ -1,4 +1,4 @@
-"""What is below the table of runs: details of the selected one, how marked ones differ, a picture, a report."""
+"""Details of the selected run, the differences of marked ones, their picture, and their report as a file."""
 
 from __future__ import annotations
 

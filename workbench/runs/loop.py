@@ -26,7 +26,7 @@ _MOST_WIDER = 12  # columns that each station gets on a wide terminal
 
 
 class Station(NamedTuple):
-    """How far one station of the loop is, in two short lines, and what its key does. Texts are safe to print.
+    """A station of the loop: two short lines on how far it is, and what its key does. Its texts are safe to print.
 
     key: the name of its binding, without `home.`; in the widget, the key. what: the action's name for the program.
     """

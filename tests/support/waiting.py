@@ -24,6 +24,7 @@ async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
         with suppress(NoMatches):
             if condition():
                 return
+        assert not pilot.app.return_code, "the application failed"  # leaving it raises what it failed with
         with suppress(WaitForScreenTimeout):
             await pilot.pause(0.05)
     raise AssertionError("the condition did not come about within five minutes")

@@ -77,9 +77,9 @@ def labels() -> list[tuple[str, str]]:
 
 
 async def at_item(screen: MainScreen, pilot: Pilot[str], position: int) -> LabelPane:
-    """Wait until the item at `position` is to be judged, and return the pane."""
+    """Wait until the item at `position` is to be judged and keys are taken, and return the pane."""
     pane = screen.query_one(LabelPane)
-    await until(pilot, lambda: pane.item is not None and pane.item.position == position)
+    await until(pilot, lambda: pane.item is not None and pane.item.position == position and not pane.busy)
     return pane
 
 
@@ -87,7 +87,7 @@ async def judge_good(screen: MainScreen, pilot: Pilot[str], position: int) -> No
     """Choose the good one of the two."""
     pane = await at_item(screen, pilot, position)
     await pilot.press("1" if "good" in str(pane.texts.completions[0]) else "2")
-    await until(pilot, lambda: pane.item is None or pane.item.position != position)
+    await until(pilot, lambda: (pane.item is None or pane.item.position != position) and not pane.busy)
 
 
 async def test_a_session_that_the_command_names_begins_and_resumes_at_the_same_item() -> None:

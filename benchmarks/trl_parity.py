@@ -1,9 +1,10 @@
-"""Write the references of tests/trainer/ppo/test_trl_ppo.py: what TRL's PPOTrainer computes on fixed rollouts.
+"""Write the references of tests/trainer/ppo/test_trl_ppo.py: what TRL's trainers compute on fixed rollouts.
 
 Runs in TRL's own environment (requirements-trl.txt) and imports nothing of the trainer. None of TRL's formulas is
 rewritten here: `PPOTrainer.train` itself runs, with its generation replaced by tokens from a fixed seed, and
 trl_recorder.py reads its local variables. Writes one file of arrays per case, the model, and cases.json with settings
-and versions. Parameters have mlx-lm's names.
+and versions. Parameters have mlx-lm's names. grpo.json has the losses of `GRPOTrainer._compute_loss` on fixed
+log-probs, and their gradients.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import os
 import sys
 import tempfile
+from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +31,7 @@ import trl
 from tokenizers import Tokenizer, models
 from torch.utils.data import DataLoader
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedTokenizerFast
+from trl import GRPOTrainer
 from trl.experimental.ppo import PPOConfig, PPOTrainer, ppo_trainer
 from trl_recorder import Arrays, Recorder, copied, parameters_of
 
@@ -79,6 +82,14 @@ CASES: dict[str, dict[str, Any]] = {
     "accumulated": {"drift": 0.4, "gradient_accumulation_steps": 2},
     "accumulated_minibatches": {"num_mini_batches": 2, "gradient_accumulation_steps": 2},
     "pad_is_stop": {"pad_is_stop": True},
+}
+GRPO: dict[str, dict[str, Any]] = {  # settings of GRPOConfig
+    "grpo": {"loss_type": "grpo", "beta": 0.1},
+    "dapo": {"loss_type": "dapo", "epsilon_high": 0.28, "delta": 1.5},
+    "dr_grpo": {"loss_type": "dr_grpo", "beta": 0.1},
+    "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.05, "epsilon_high": 0.1},
+    "gspo_dapo": {"loss_type": "dapo", "importance_sampling_level": "sequence", "epsilon": 0.05, "beta": 0.1},
+    "cispo": {"loss_type": "cispo", "epsilon_high": 1.3},
 }
 METRICS = (
     "objective/kl", "objective/entropy", "objective/scores", "objective/rlhf_reward", "policy/entropy_avg",
@@ -241,6 +252,58 @@ def reference(settings: dict[str, Any], output_dir: str) -> tuple[Arrays, Arrays
     return inputs | recorder.arrays(), model, {name: recorder.metrics[name] for name in METRICS}
 
 
+def grpo_losses() -> dict[str, Any]:
+    """Return fixed log-probs and advantages, and for each case the loss of GRPOTrainer and its gradient by log-prob.
+
+    The trainer itself needs a model and a data set for that, so its method gets an object with what it reads.
+    """
+    draws, lengths = np.random.default_rng(4), RESPONSE_LENGTHS[:6]
+    shape = len(lengths), WIDTH
+    arrays = {name: draws.normal(-2, 0.7, shape) for name in ("old", "reference")}
+    arrays["logprobs"] = arrays["old"] + draws.normal(0, 0.3, shape)
+    advantages = draws.normal(0, 1, len(lengths))
+    mask = np.arange(WIDTH)[None] < np.array(lengths)[:, None]
+    page: dict[str, Any] = {name: array.tolist() for name, array in arrays.items()}
+    page |= {"advantages": advantages.tolist(), "lengths": lengths, "max_tokens": WIDTH, "cases": {}}
+    plain = {"epsilon": 0.2, "epsilon_high": None, "delta": None, "beta": 0.0, "importance_sampling_level": "token"}
+    for name, changes in GRPO.items():
+        settings = plain | changes
+        high = settings["epsilon_high"] or settings["epsilon"]
+        logprobs = torch.tensor(arrays["logprobs"], requires_grad=True)
+        accelerator = SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x)
+        trainer: Any = SimpleNamespace(
+            **{key: settings[key] for key in ("loss_type", "beta", "importance_sampling_level")},
+            args=SimpleNamespace(delta=settings["delta"], use_bias_correction_kl=False, steps_per_generation=1),
+            epsilon_low=settings["epsilon"],
+            epsilon_high=high,
+            max_completion_length=WIDTH,
+            current_gradient_accumulation_steps=1,
+            model=SimpleNamespace(training=True),
+            accelerator=accelerator,
+            aux_loss_enabled=False,
+            off_policy_mask_threshold=None,
+            top_entropy_quantile=1.0,
+            use_vllm=False,
+            _entropy_bonus_enabled=False,
+            _metrics={"train": defaultdict(list)},
+            _get_per_token_logps_and_entropies=lambda *_, x=logprobs, **__: (x, torch.zeros(shape), None),
+        )
+        inputs = {
+            "prompt_ids": torch.zeros(len(lengths), 1, dtype=torch.long),
+            "prompt_mask": torch.ones(len(lengths), 1, dtype=torch.long),
+            "completion_ids": torch.zeros(shape, dtype=torch.long),
+            "completion_mask": torch.tensor(mask, dtype=torch.long),
+            "advantages": torch.tensor(advantages),
+            "old_per_token_logps": torch.tensor(arrays["old"]),
+            "ref_per_token_logps": torch.tensor(arrays["reference"]),
+            "num_items_in_batch": torch.tensor(float(mask.sum())),
+        }
+        loss = GRPOTrainer._compute_loss(trainer, trainer.model, inputs)
+        loss.backward()
+        page["cases"][name] = settings | {"loss": loss.item(), "gradient": logprobs.grad.tolist()}
+    return page
+
+
 def main() -> None:
     """Write every case. Exits if another version of TRL is installed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -261,6 +324,7 @@ def main() -> None:
     versions = {module.__name__: module.__version__ for module in (trl, torch, transformers, peft)}
     page = {"versions": versions, "model": {"model_type": "llama", **SHAPE}, "lora": LORA, "cases": cases}
     (options.output / "cases.json").write_text(json.dumps(page, indent=1) + "\n", encoding="utf-8")
+    (options.output / "grpo.json").write_text(json.dumps(grpo_losses()) + "\n", encoding="utf-8")
     print(f"{len(cases)} cases written to {options.output}")
 
 

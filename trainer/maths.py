@@ -189,9 +189,23 @@ def _groups(x: mx.array, group: int) -> npt.NDArray[np.float64]:
     return np.array(x, dtype=np.float64).reshape(-1, group)
 
 
+def sequence_log_ratio(log_ratio: mx.array, mask: mx.array) -> mx.array:
+    """Return log s_i of GSPO at each token of response i: the mean of log rho over the tokens of the response.
+
+        s_i = (pi(y_i) / pi_old(y_i))^(1 / |y_i|) = exp(1 / |y_i| sum_t log rho_it),   s_it = sg[s_i] pi_it / sg[pi_it]
+
+    The second form (GSPO-token) equals the first, and its gradient by a token is that of the token alone, so tokens may
+    have advantages and weights of their own. Where all tokens of a response have the same, as with groups, the gradient
+    of the loss is that of s_i. Zheng et al. 2025 (arXiv 2507.18071), eq. 7 and 14. log_ratio, mask: [B, T]. Returns
+    [B, T], 0 outside the mask.
+    """
+    log_ratio = mx.where(mask > 0, log_ratio, 0.0)
+    mean = log_ratio.sum(axis=1, keepdims=True) / mx.maximum(mask.sum(axis=1, keepdims=True), 1)
+    return mx.where(mask > 0, mx.stop_gradient(mean) + (log_ratio - mx.stop_gradient(log_ratio)), 0.0)
+
+
 def clipped_policy_loss(
-    logprobs: mx.array,
-    old_logprobs: mx.array,
+    log_ratio: mx.array,
     advantages: mx.array,
     *,
     clip: float,
@@ -202,19 +216,31 @@ def clipped_policy_loss(
 
         max(-A rho, -A clip(rho, 1 - eps, 1 + eps)),   rho = pi / pi_old
 
-    All arrays: [B, T]. Returns [B, T]. The gradient is zero where clipping is active. Schulman et al. 2017
-    (arXiv 1707.06347), eq. 7, negated.
+    log_ratio: log rho of each token, or of its sequence (`sequence_log_ratio`). Both arrays: [B, T]. Returns [B, T].
+    The gradient is zero where clipping is active. Schulman et al. 2017 (arXiv 1707.06347), eq. 7, negated.
 
     clip_high: another eps for the upper bound, so that unlikely tokens may rise further (Yu et al. 2025,
     arXiv 2503.14476, eq. 10). dual_clip: c > 1, which limits the loss to -c A where A < 0. Without it, one token that
     has become very likely outweighs all others (Ye et al. 2020, arXiv 1912.09729, eq. 5).
     """
-    ratio = mx.exp(logprobs - old_logprobs)
+    ratio = mx.exp(log_ratio)
     upper = 1 + (clip if clip_high is None else clip_high)
     loss = mx.maximum(-advantages * ratio, -advantages * mx.clip(ratio, 1 - clip, upper))
     if dual_clip is not None:
         loss = mx.where(advantages < 0, mx.minimum(loss, -dual_clip * advantages), loss)
     return loss
+
+
+def cispo_loss(logprobs: mx.array, log_ratio: mx.array, advantages: mx.array, *, clip_high: float) -> mx.array:
+    """Return CISPO's loss per token: REINFORCE's, weighted by the ratio up to a bound.
+
+        -sg[min(rho, 1 + eps)] A log pi,   rho = pi / pi_old
+
+    A bounded weight is a constant, so that no token loses its gradient, as it does where PPO clips. All arrays: [B, T].
+    Returns [B, T]. MiniMax 2025 (arXiv 2506.13585), eq. 4 and 5, negated, without the lower bound, which they do not
+    use.
+    """
+    return -mx.stop_gradient(mx.minimum(mx.exp(log_ratio), 1 + clip_high)) * advantages * logprobs
 
 
 def importance_weights(old_logprobs: mx.array, sampler_logprobs: mx.array, cap: float) -> mx.array:

@@ -153,6 +153,7 @@ def token_sample(iteration: int = 12, row: int = 0, length: int = 12, **changes:
         score=values["score"],
         sequence_score=values["sequence_score"],
         parts=values["parts"],
+        group=[],
         source_prompt=values["source_prompt"] or "",
         columns=values["columns"],
         truncated=values["truncated"],
@@ -170,7 +171,9 @@ def token_sample(iteration: int = 12, row: int = 0, length: int = 12, **changes:
 def sample_without_critic(estimator: str, row: int = 0, length: int = 6, **held: Any) -> TokenSample:
     """Return the record of `row_without_critic`; held: settings in which its run differs from SETTINGS."""
     settings = replace(SETTINGS, estimator=estimator, **held)
-    return replace(token_sample(**row_without_critic(estimator, row, length, gamma=settings.gamma)), settings=settings)
+    found = token_sample(**row_without_critic(estimator, row, length, gamma=settings.gamma))
+    group = [math.fsum(found.numbers["rewards"])] if estimator in ("rloo", "grpo") else []
+    return replace(found, settings=settings, group=group)
 
 
 def explained_token(

@@ -225,9 +225,45 @@ def test_the_policy_gradient_is_minus_advantage_times_ratio_and_zero_where_clipp
     ratio: float, advantage: float, bounds: dict[str, float], slope: float
 ) -> None:
     def loss(logprob: mx.array) -> mx.array:
-        return maths.clipped_policy_loss(logprob, mx.array(0.0), mx.array(advantage), **bounds)
+        return maths.clipped_policy_loss(logprob, mx.array(advantage), **bounds)
 
     check_slope(loss, math.log(ratio), slope)
+
+
+@pytest.mark.parametrize(
+    ("advantage", "clip_high", "loss", "slope"),
+    [
+        (2.0, 0.2, -2.2103418, -2.2103418),  # the mean of the log-ratios is 0.1, and e^0.1 is 1.1051709
+        (2.0, 0.05, -2.1, 0.0),  # clipped at 1.05, all three tokens alike: alone, the last of them would not be
+        (-2.0, 0.05, 2.2103418, 2.2103418),
+    ],
+)
+def test_a_sequences_ratio_is_the_geometric_mean_of_its_tokens_and_is_clipped_for_all_of_them(
+    advantage: float, clip_high: float, loss: float, slope: float
+) -> None:
+    log_ratio, mask = mx.array([[0.1, 0.3, -0.1, NAN]]), mx.array([[1.0, 1.0, 1.0, 0.0]])
+
+    def gspo(log_ratio: mx.array) -> mx.array:
+        ratio = maths.sequence_log_ratio(log_ratio, mask)
+        losses = maths.clipped_policy_loss(ratio, mx.full((1, 4), advantage), clip=0.2, clip_high=clip_high)
+        close(losses[0, :3], float64([loss] * 3))
+        return maths.aggregated(losses, mask, "sequence")
+
+    close(mx.grad(gspo)(log_ratio)[0], float64([slope / 3] * 3 + [0.0]))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "slope"),
+    [(3.0, 0.5, 2.0, -1.0), (3.0, -0.5, -2.0, 1.0), (0.5, 0.5, 0.5, -0.25)],  # the bound is 2, the log-prob -2
+)
+def test_cispo_bounds_the_weight_of_a_token_and_no_token_loses_its_gradient(
+    ratio: float, advantage: float, loss: float, slope: float
+) -> None:
+    def cispo(logprob: mx.array) -> mx.array:
+        return maths.cispo_loss(logprob, logprob + 2.0 + math.log(ratio), mx.array(advantage), clip_high=1.0)
+
+    found, gradient = mx.value_and_grad(cispo)(mx.array(-2.0))
+    close(mx.stack([found, gradient]), float64([loss, slope]))
 
 
 @pytest.mark.parametrize("clip", [0.2, None])

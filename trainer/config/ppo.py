@@ -68,6 +68,19 @@ class PPOConfig(Section):
         source=_ZIEGLER,
         advice="For short runs, use a tenth of all their sequences.",
     )
+    policy_loss: Literal["clip", "cispo"] = setting(
+        "clip",
+        "Loss of a token. clip: PPO's; cispo: minus its log-prob, weighted by the advantage and the ratio up to "
+        "1 + clip_high, so that no token loses its gradient.",
+        source="Schulman et al. 2017; cispo: MiniMax 2025",
+        advice="For cispo, set clip_high (1 to 4).",
+    )
+    ratio: Literal["token", "sequence"] = setting(
+        "token",
+        "Policy ratio that is clipped. token: of each token; sequence: its geometric mean over the response.",
+        source="sequence: Zheng et al. 2025 (GSPO)",
+        advice="For sequence, clip = 3e-4, clip_high = 4e-4 and loss_aggregation = 'sequence'.",
+    )
     clip: float = setting(
         0.2,
         "The policy ratio is clipped to 1 - clip .. 1 + clip.",

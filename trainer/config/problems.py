@@ -34,6 +34,7 @@ _RULES = {  # pydantic's error types, in our words
 }
 _SMALL_BATCH = 16  # sequences; statistics of a smaller batch are noise: PPO concepts reference, "Whitening"
 _SMALLEST_BATCH = 8  # sequences, for advantages: each token has its own
+_WIDE_CLIP = 0.05  # of a sequence's ratio; 150 times that of GSPO
 Schema = TypeVar("Schema", bound=FileSection)
 _MOST = 50  # problems reported; guessing what an unknown key was meant to be takes half a millisecond
 _SOURCE_RULE = f"must be 'file.py:function', 'lexicon' or a table whose kind is one of {', '.join(SOURCES)}"
@@ -259,6 +260,12 @@ def _conflicts(config: Config) -> Iterator[tuple[Sequence[str], str]]:
     above_one = "use a number above 1, or 0 to switch it off"
     if 0 < ppo.dual_clip <= 1:
         yield ("ppo.dual_clip",), f"would bound losses that clipping leaves alone; {above_one}"
+    if ppo.policy_loss == "cispo" and ppo.ratio == "sequence":
+        keys = ("ppo.ratio", "ppo.policy_loss")
+        yield keys, "gives all tokens one weight, and ppo.policy_loss = 'cispo' is about that of each; use 'token'"
+    if ppo.policy_loss == "cispo" and ppo.dual_clip:
+        keys = ("ppo.dual_clip", "ppo.policy_loss")
+        yield keys, "bounds a ratio that ppo.policy_loss = 'cispo' bounds already, by ppo.clip_high; use 0"
     if 0 < ppo.ratio_threshold <= 1:
         yield ("ppo.ratio_threshold",), f"would skip every minibatch: ratios start at 1; {above_one}"
     if 0 < ppo.importance_cap < 1:
@@ -294,6 +301,11 @@ def config_warnings(config: FileSection) -> list[str]:
         found.append(
             "ppo.whiten_advantages scales the advantages of ppo.estimator = 'grpo' once more, over the whole batch: "
             "set it to false for GRPO as published"
+        )
+    if ppo.ratio == "sequence" and ppo.clip > _WIDE_CLIP:
+        found.append(
+            f"ppo.clip = {ppo.clip:g} hardly ever clips with ppo.ratio = 'sequence', whose means over a response stay "
+            "near 1: GSPO uses ppo.clip = 3e-4 and ppo.clip_high = 4e-4"
         )
     unused = {
         "model.value_model": model.value_model != "fitted",

@@ -44,7 +44,7 @@ PREVIEWS = 3
 _TRAINED = ("token_scores", "rewards", "values", "td_errors", "advantages", "returns", "ratios")
 _SETTINGS = (  # of [ppo]
     *("kl_estimator", "gamma", "lam", "clip", "epochs", "whiten_rewards", "whiten_advantages", "estimator", "kl_in"),
-    *("clip_high", "dual_clip", "loss_aggregation", "group_std", "importance_cap"),
+    *("clip_high", "dual_clip", "loss_aggregation", "group_std", "importance_cap", "policy_loss", "ratio"),
 )
 TOP_COLUMNS = ("top_tokens", "top_logprobs", "top_ref_logprobs")
 

@@ -197,6 +197,7 @@ def _text(value: Any) -> str:
 
 _CONDITIONS: dict[str, Callable[[RunFacts], bool]] = {
     "adaptive": lambda f: f.config.ppo.kl_controller == "adaptive",
+    "cispo": lambda f: f.config.ppo.policy_loss == "cispo",
     "prefix scores": lambda f: f.config.prefix_stride > 0,
     "reward model": _one_reward_model,
     "known reward": lambda f: _one_reward_model(f) or bool(f.reward_function),
@@ -204,6 +205,7 @@ _CONDITIONS: dict[str, Callable[[RunFacts], bool]] = {
 """Conditions by name, besides "set": our value is not empty."""
 
 _CONVERSIONS: dict[str, Callable[[RunFacts, Any], Any]] = {  # of our value
+    "bound": lambda f, ours: 1 + (ours or f.config.ppo.clip),
     "episodes": lambda f, ours: ours * f.config.rollout.batch_size,
     "minibatch": lambda f, ours: ours // f.config.ppo.minibatches,
     "reward_model": lambda f, _: f.reward_model,

@@ -12,7 +12,9 @@ from trainer.arrays import filled
 from trainer.config.ppo import PPOConfig
 from trainer.models.actor_critic import ActorCriticLLM, Want
 from trainer.models.forward import (
+    Columns,
     Compute,
+    Forward,
     Head,
     entropy,
     kl_divergence,
@@ -108,13 +110,20 @@ def loss_of(
             compute = losses
         else:
             compute = partial(_losses_and_scores, losses=losses, **how, alternatives=settings.alternatives)
-        token_loss, policy, logprobs, *found = forward.at_positions(batch.mask, compute, columns, gradient=True)
+        if ppo.ratio == "sequence" and batch.logprobs is not None:  # else no ratio has moved from 1 yet
+            token_loss, policy, logprobs = _sequence_losses(forward, columns, batch.mask, losses, settings, kl_coef)
+            found = []
+        else:
+            token_loss, policy, logprobs, *found = forward.at_positions(batch.mask, compute, columns, gradient=True)
         loss = loss + aggregated(token_loss)
         policy_loss = aggregated(policy)
         log_ratio = logprobs - real(found[0] if found else filled(batch.logprobs))
         ratio = mx.exp(log_ratio)
         scores = [{"ratios": ratio, **dict(zip(SCORES, found, strict=False))}]
-        outside = (ratio < 1 - ppo.clip) | (ratio > 1 + (ppo.clip_high or ppo.clip))
+        used = mx.exp(maths.sequence_log_ratio(log_ratio, batch.mask)) if ppo.ratio == "sequence" else ratio
+        outside = used > 1 + (ppo.clip_high or ppo.clip)
+        if ppo.policy_loss == "clip":
+            outside = outside | (used < 1 - ppo.clip)
         sums = sums._replace(
             policy_loss=policy_loss,
             clipped=real(outside.astype(mx.float32)).sum(),
@@ -184,17 +193,7 @@ def _token_losses(
     [n, D] of the reference, for the exact KL; head: from states to logits.
     """
     logprobs = token_logprobs(logits, tokens, temperature)
-    policy = maths.clipped_policy_loss(
-        logprobs,
-        old,
-        advantages,
-        clip=ppo.clip,
-        clip_high=ppo.clip_high or None,
-        dual_clip=ppo.dual_clip or None,
-    )
-    if sampled is not None:
-        policy = policy * maths.importance_weights(old, sampled, ppo.importance_cap)
-    loss = policy
+    loss = policy = _policy_loss(logprobs, logprobs - old, old, advantages, sampled, ppo)
     if ppo.entropy_coef > 0:
         loss = loss - ppo.entropy_coef * entropy(logits, temperature)
     if kl_coef > 0 and ppo.kl_estimator == "full":
@@ -202,3 +201,44 @@ def _token_losses(
     elif kl_coef > 0:
         loss = loss + kl_coef * maths.kl_loss(logprobs, filled(reference), ppo.kl_estimator)
     return loss, policy, logprobs
+
+
+def _sequence_losses(
+    forward: Forward, columns: Columns, mask: mx.array, losses: Compute, settings: LossSettings, kl_coef: float
+) -> tuple[mx.array, mx.array, mx.array]:
+    """Compute what `_token_losses` does, with the ratios of whole sequences: [B, T] each.
+
+    What a position adds to the loss depends on the whole sequence here, so the policy's loss is that of log-probs which
+    have their gradient already. losses: `_token_losses`, which computes the other terms.
+    """
+    real = {name: mx.where(mask > 0, x, 0) for name, x in columns.items() if x.ndim == 2}
+    logprobs = forward.logprobs(real["tokens"], mask, settings.temperature, gradient=True)
+    ppo, old, advantages = settings.ppo, real["old"], real["advantages"]
+    log_ratio = maths.sequence_log_ratio(logprobs - old, mask)
+    loss = policy = _policy_loss(logprobs, log_ratio, old, advantages, real.get("sampled"), ppo)
+    if ppo.entropy_coef > 0 or kl_coef > 0:
+        rest = {**columns, "advantages": mx.zeros_like(advantages)}
+        loss = policy + forward.at_positions(mask, losses, rest, gradient=True)[0]
+    return loss, policy, logprobs
+
+
+def _policy_loss(
+    logprobs: mx.array,
+    log_ratio: mx.array,
+    old: mx.array,
+    advantages: mx.array,
+    sampled: mx.array | None,
+    ppo: PPOConfig,
+) -> mx.array:
+    """Return the loss `ppo.policy_loss` of tokens, weighted for the sampler where `sampled` is given; any one shape."""
+    if ppo.policy_loss == "cispo":
+        loss = maths.cispo_loss(logprobs, log_ratio, advantages, clip_high=ppo.clip_high or ppo.clip)
+    else:
+        loss = maths.clipped_policy_loss(
+            log_ratio,
+            advantages,
+            clip=ppo.clip,
+            clip_high=ppo.clip_high or None,
+            dual_clip=ppo.dual_clip or None,
+        )
+    return loss if sampled is None else loss * maths.importance_weights(old, sampled, ppo.importance_cap)

@@ -75,6 +75,8 @@ class SampleSettings:
     loss_aggregation: str = "token"
     group_std: bool = True  # whether grpo divides by the group's deviation
     samples_per_prompt: int = 1
+    policy_loss: str = "clip"  # or cispo
+    ratio: str = "token"  # or sequence: the loss sees the geometric mean of a response's `ratios`
     importance_cap: float = 0.0  # 0: no weights for the difference of sampler and trainer
     trains_policy: bool = True  # false while the critic alone learns
     has_signal: bool = True  # false if the advantages differ only by rounding errors; the policy's loss leaves them out

@@ -15,6 +15,9 @@ from trainer.runs.folder import RunFolder
 from trainer.runs.samples import TOKEN_COLUMNS, read_samples, sample_schema, sample_settings
 from workbench.run.sample_table import Alternative, Sample, SampleKey, SampleTable, TokenSample, table_schema
 
+PER_RESPONSE = ("rloo", "grpo")
+"""Estimators that take a response as one action, and compare it with the prompt's others."""
+
 _LISTED = ("row", "prompt_index", "prompt", "completion", "truncated", "score", "kl_sum", "length")
 """Columns of a `SampleTable`, besides the iteration, by their names in the file."""
 _AS_STORED = [field.name for field in dataclasses.fields(TokenSample) if field.default is not dataclasses.MISSING]
@@ -96,7 +99,8 @@ def read_token_sample(folder: RunFolder, key: SampleKey) -> TokenSample:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    place, group = rows.index(key.row), 0
+    at, group = rows.index(key.row), 0
+    place = at
     with _reporting_damage(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
         while place >= (count := file.metadata.row_group(group).num_rows):  # the other groups are left unread
             place, group = place - count, group + 1
@@ -115,10 +119,15 @@ def read_token_sample(folder: RunFolder, key: SampleKey) -> TokenSample:
         for name in ("token_texts", "ratios", *TOKEN_COLUMNS, *_TOP):
             if len(row.get(name, tokens)) != len(tokens):
                 raise pa.ArrowInvalid(f"{name} of row {key.row} is not as long as its tokens")
+        settings, totals = sample_settings(metadata), list[float | None]()
+        if settings is not None and settings.estimator in PER_RESPONSE and 0 <= row.get("sample", -1) <= at:
+            rewards = read_samples(path, ("rewards",))["rewards"].slice(at - row["sample"], settings.samples_per_prompt)
+            totals = [pc.sum(x.values).as_py() if x.is_valid else None for x in rewards]
     return TokenSample(
         key=key,
         **{name: row[name] for name in _AS_STORED if name in row},
         parts={part["source"]: math.nan if part["score"] is None else part["score"] for part in row.get("parts", [])},
+        group=[math.nan if total is None else total for total in totals],
         prompt_tokens=row.get("prompt_tokens", []),
         tokens=tokens,
         texts=row.get("token_texts", [f"⟨{token}⟩" for token in tokens]),
@@ -127,7 +136,7 @@ def read_token_sample(folder: RunFolder, key: SampleKey) -> TokenSample:
         alternatives=[
             [*map(Alternative, *place)] for place in zip(*(row.get(name, ()) for name in _TOP), strict=False)
         ],
-        settings=sample_settings(metadata),
+        settings=settings,
     )
 
 

@@ -64,6 +64,7 @@ class TokenSample:
     score: float = math.nan
     sequence_score: float = math.nan
     parts: Mapping[str, float]
+    group: Sequence[float]  # total reward of each of the prompt's samples, NaN if left out; empty unless compared
     source_prompt: str = ""  # the prompt as in the data, JSON; empty where that is `prompt`
     columns: str = ""  # the prompt's other columns, JSON
     extra: str = ""  # what reward functions logged about the response, by column, JSON

@@ -16,10 +16,10 @@ from trainer.runs.samples import SampleSettings
 from workbench.kit.axes import number_text
 from workbench.kit.dialog import Dialog
 from workbench.kit.drawing import DRAWN, ScrolledLines, scroll_bindings
+from workbench.run.sample_reader import PER_RESPONSE
 from workbench.run.sample_table import TokenSample
 from workbench.samples.token_facts import (
     LARGEST_LOG_R,
-    PER_RESPONSE,
     TokenFacts,
     advantage_terms,
     ratio_range,
@@ -93,7 +93,8 @@ class AdvantageScreen(Dialog[int]):
         facts = self._facts
         self._heading = f"Advantage of {facts.name}, token {facts.index + 1} of {facts.length}"
         self._sum.border_title = Content(self._heading)
-        self._sum.show_lines(lambda width: formula_lines(facts, width) + term_lines(facts, width), from_start=False)
+        parts = formula_lines, group_lines, term_lines
+        self._sum.show_lines(lambda width: [line for part in parts for line in part(facts, width)], from_start=False)
 
 
 class AdvantageSum(ScrolledLines):
@@ -126,6 +127,28 @@ def formula_lines(facts: TokenFacts, width: int) -> list[Line]:
     for formula in _formulas(facts, facts.settings):
         lines += _drawn(formula, width)
     return [*lines, *_loss(facts, facts.settings, width)]
+
+
+def group_lines(facts: TokenFacts, width: int) -> list[Line]:
+    """Return the table of the prompt's responses, with the reward, baseline and advantage of each; none without them.
+
+    Those that are left out have no numbers.
+    """
+    sample, settings = facts.sample, facts.settings
+    known = [total for total in sample.group if not math.isnan(total)]
+    if settings is None or len(sample.group) < 2:
+        return []
+    lines: list[Line] = [[], [(_table_row("#", "response", ["R", "b", "A_t"], width), "muted")]]
+    for place, total in enumerate(sample.group):
+        baseline = (
+            facts.baseline if settings.estimator == "grpo" else (math.fsum(known) - total) / max(len(known) - 1, 1)
+        )
+        advantage = None if baseline is None else (total - baseline) / (facts.advantage_scale or 1.0)
+        own = place == sample.sample
+        numbers = ["" if math.isnan(total) else number(x) for x in (total, baseline, advantage)]
+        name = "this one" if own else "left out" if math.isnan(total) else ""
+        lines.append([(_table_row(str(place + 1), name, numbers, width), "strong" if own else "text")])
+    return lines
 
 
 def term_lines(facts: TokenFacts, width: int) -> list[Line]:
@@ -238,10 +261,11 @@ def _without_critic(facts: TokenFacts, settings: SampleSettings) -> Iterator[For
         earned, result = "G_t", facts.return_
         filled = f"{counted(facts.length - facts.index, 'term')}, below, γ = {settings.gamma:g}"
         yield Formula("G_t", "Σ γ^l r_{t+l}", filled, result)
-    yield Formula("b", _BASELINES.get(settings.estimator, "the estimator's baseline"), "", facts.baseline)
+    group = f"{counted(len(facts.sample.group), 'response')}, below" if facts.sample.group else ""
+    yield Formula("b", _BASELINES.get(settings.estimator, "the estimator's baseline"), group, facts.baseline)
     definition, filled = f"{earned} - b", f"{number(result)} - {_operand(facts.baseline)}"
     if settings.estimator == "grpo" and settings.group_std:
-        yield Formula("s", "deviation of these R + 1e-4", "", facts.advantage_scale)
+        yield Formula("s", "deviation of these R + 1e-4", group, facts.advantage_scale)
         definition, filled = f"({definition}) / s", f"({filled}) / {_operand(facts.advantage_scale)}"
     yield Formula("A_t", definition, filled, facts.advantage)
 
@@ -269,21 +293,26 @@ def _loss(facts: TokenFacts, settings: SampleSettings, width: int) -> Iterator[L
         return
     low, high = ratio_range(settings)
     name, seen = "Â_t" if settings.whiten_advantages else "A_t", facts.loss_advantage
-    kept = f"min(ρ {name}, clip(ρ, {low:.4g}, {high:.4g}) {name})"
-    if settings.dual_clip and seen is not None and seen < 0:
+    digits = ".6g" if settings.ratio == "sequence" else ".4g"
+    kept = f"min(ρ {name}, clip(ρ, {low:{digits}}, {high:{digits}}) {name})"
+    if settings.policy_loss == "cispo":
+        kept = f"min(ρ, {high:{digits}}) {name} log\xa0π"
+    elif settings.dual_clip and seen is not None and seen < 0:
         kept = f"max({kept}, {settings.dual_clip:g}\xa0{name})"
     kl = "KL(π, π_ref) of all tokens" if settings.kl_estimator == "full" else "KL_t"
     kl = f" + β {kl}" if settings.kl_in == "loss" else ""
-    definition = f"= -{'w ' if settings.importance_cap else ''}{kept}{kl},  ρ\xa0=\xa0π\xa0/\xa0π_old"
+    ratio = "geometric mean of π\xa0/\xa0π_old over the response" if settings.ratio == "sequence" else "π\xa0/\xa0π_old"
+    definition = f"= -{'w ' if settings.importance_cap else ''}{kept}{kl},  ρ\xa0=\xa0{ratio}"
     yield from _wrapped("L", definition, width)
     longest, marked = max(len(one.name) for one in facts.passes), max(len(one.mark) for one in facts.passes)
     for one in facts.passes:
-        line: Line = [(f"{'':<{_SYMBOL}}{one.name:<{longest}}  ρ {number(one.ratio)} ", "text")]
+        line: Line = [(f"{'':<{_SYMBOL}}{one.name:<{longest}}  ρ {number(one.loss_ratio)} ", "text")]
         line.append((f"{one.mark:<{marked}}", "alert" if one.clipped else "muted"))
         if (loss := one.loss) is not None:
             terms = "L "
             if width >= _TERMS_FROM + _MORE_TERMS * sum(x is not None for x in (loss.bound, loss.weight, loss.kl)):
                 kept = f"min({number(loss.unclipped)}, {number(loss.clipped)})"
+                kept = _operand(loss.unclipped) if loss.clipped is None else kept
                 kept = kept if loss.bound is None else f"max({kept}, {number(loss.bound)})"
                 weight = "" if loss.weight is None else f"{number(loss.weight)} · "
                 terms = f"-{weight}{kept}{'' if loss.kl is None else f' + {_operand(loss.kl)}'} = "

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeGuard, TypeVar
 
 from trainer.runs.samples import SampleSettings
+from workbench.run.sample_reader import PER_RESPONSE
 from workbench.run.sample_table import TokenSample
 from workbench.text import visible
 
@@ -14,8 +15,6 @@ T = TypeVar("T")
 
 LARGEST_LOG_R = 2.610868638149876
 """Bound on log r in k3, as in `trainer.maths.kl_estimate`."""
-PER_RESPONSE = ("rloo", "grpo")
-"""Estimators that take a response as one action: all its tokens have the same advantage."""
 _WHITENING = 1e-8  # added to the variance, as in `trainer.maths.whiten`
 _HARDLY = 0.05  # of the deviation of the batch's advantages: less counts as hardly a push
 _BASELINE = ("its return", "the estimator's baseline")
@@ -45,8 +44,8 @@ class LikelyToken(NamedTuple):
 class TokenLoss(NamedTuple):
     """L = -w max(min(rho A, clip(rho) A), c A) + beta KL_t; a term that the run does not use is None."""
 
-    unclipped: float  # rho A
-    clipped: float  # clip(rho) A
+    unclipped: float  # rho A; with cispo min(rho, 1 + eps) A log pi
+    clipped: float | None  # clip(rho) A
     bound: float | None  # c A of the dual clip, where A is negative
     weight: float | None  # w, the importance weight pi_old / pi_sampler, capped
     kl: float | None  # beta KL_t under the policy of that pass, where the KL is in the loss
@@ -54,7 +53,7 @@ class TokenLoss(NamedTuple):
     @property
     def total(self) -> float:
         """The loss L."""
-        kept = min(self.unclipped, self.clipped)
+        kept = self.unclipped if self.clipped is None else min(self.unclipped, self.clipped)
         kept = kept if self.bound is None else max(kept, self.bound)
         return -kept * (1.0 if self.weight is None else self.weight) + (self.kl or 0.0)
 
@@ -64,10 +63,11 @@ class UpdatePass(NamedTuple):
 
     name: str  # "epoch 1" and so on, "after" for the pass after the last; "pass 1" where the epochs are not known
     ratio: float  # pi / pi_old; NaN where the token was part of no step in the epoch
+    loss_ratio: float  # the ratio in the loss: that, or its geometric mean over the response
     probability: float | None  # under the policy of that pass
     in_loss: bool  # the token was part of an optimiser step
     clipped: bool  # its loss had no gradient, because of the ratio's range or the dual clip
-    mark: str  # label of the clip's effect; empty where the ratio is inside its range
+    mark: str  # label of the clip's effect; empty where the ratio in the loss is inside its range
     loss: TokenLoss | None  # None without a step, or where a term is not known
 
 
@@ -171,16 +171,20 @@ class TokenFacts:
         low, high = ratio_range(settings) if settings is not None else (-math.inf, math.inf)
         for number, ratio in enumerate(ratios, 1):
             is_epoch, measured = not known or number <= epochs, not math.isnan(ratio)
-            in_loss, clipped, loss = is_epoch and measured, False, None
+            in_loss, clipped, loss, used = is_epoch and measured, False, None, ratio
+            if settings is not None and settings.ratio == "sequence":
+                used = _geometric_mean([_at(passes, number - 1) for passes in self.sample.ratios])
             if in_loss and settings is not None and seen is not None:
-                by_dual_clip = seen < 0 < settings.dual_clip < ratio
-                clipped = by_dual_clip or (ratio > high and seen > 0) or (ratio < low and seen < 0)
-                loss = self._loss(ratio, seen, settings)
-            outside = measured and not low <= ratio <= high
+                by_dual_clip = seen < 0 < settings.dual_clip < used
+                clipped = by_dual_clip or (used > high and seen > 0) or (used < low and seen < 0)
+                clipped = clipped and settings.policy_loss == "clip"
+                loss = self._loss(ratio, used, seen, settings)
+            outside = measured and not low <= used <= high
             skipped = is_epoch and not measured
             yield UpdatePass(
                 name="after" if not is_epoch else f"epoch {number}" if known else f"pass {number}",
                 ratio=ratio,
+                loss_ratio=used,
                 probability=None if self.probability is None or not measured else self.probability * ratio,
                 in_loss=in_loss,
                 clipped=clipped,
@@ -188,20 +192,26 @@ class TokenFacts:
                 loss=loss,
             )
 
-    def _loss(self, ratio: float, advantage: float, settings: SampleSettings) -> TokenLoss | None:
-        """Return the loss of a step at which the token had this ratio; None where a term is not known."""
+    def _loss(self, ratio: float, used: float, advantage: float, settings: SampleSettings) -> TokenLoss | None:
+        """Return the loss of a step at which the token had this ratio; None where a term is not known.
+
+        used: the ratio in the loss.
+        """
         low, high = ratio_range(settings)
         penalty = None
+        now = None if self.logprob is None or not ratio > 0 else self.logprob + math.log(ratio)
         if settings.kl_in == "loss":
-            now = None if self.logprob is None or not ratio > 0 else self.logprob + math.log(ratio)
             if (kl := _kl_in_loss(now, self.ref_logprob, settings)) is None:
                 return None
             penalty = settings.kl_coef * kl[0]
         if settings.importance_cap and self.weight is None:
             return None
+        if settings.policy_loss == "cispo":
+            kept = None if now is None else min(used, high) * advantage * now
+            return None if kept is None else TokenLoss(kept, None, None, self.weight, penalty)
         return TokenLoss(
-            unclipped=ratio * advantage,
-            clipped=min(max(ratio, low), high) * advantage,
+            unclipped=used * advantage,
+            clipped=min(max(used, low), high) * advantage,
             bound=settings.dual_clip * advantage if advantage < 0 < settings.dual_clip else None,
             weight=self.weight,
             kl=penalty,
@@ -234,7 +244,8 @@ def advantage_terms(sample: TokenSample, index: int) -> list[AdvantageTerm]:
 
 def ratio_range(settings: SampleSettings) -> tuple[float, float]:
     """Return the bounds between which a ratio is not clipped."""
-    return 1 - settings.clip, 1 + (settings.clip_high or settings.clip)
+    low = 1 - settings.clip if settings.policy_loss == "clip" else -math.inf
+    return low, 1 + (settings.clip_high or settings.clip)
 
 
 def deviation(std: float) -> float:
@@ -282,6 +293,12 @@ def _kl_in_loss(
     bounded = min(log_r, LARGEST_LOG_R)
     beyond = math.expm1(LARGEST_LOG_R) * max(log_r - LARGEST_LOG_R, 0.0)
     return math.expm1(bounded) - bounded + beyond, 1 - exp(bounded)
+
+
+def _geometric_mean(ratios: Sequence[float | None]) -> float:
+    """Return the geometric mean of a response's ratios; NaN where one of them is not a positive number."""
+    known = [math.log(ratio) for ratio in ratios if ratio is not None and ratio > 0]
+    return exp(math.fsum(known) / len(known)) if len(known) == len(ratios) else math.nan
 
 
 def _at(values: Sequence[T], index: int) -> T | None:
@@ -357,7 +374,9 @@ def _compared(facts: TokenFacts, raw: float) -> str:
     what, than = _COMPARED.get(facts.estimator, _BASELINE)
     way = "above" if raw > 0 else "below"
     if raw == 0:
-        return f"{what} is {than}"
+        group = facts.sample.group
+        alike = len(group) > 1 and len(set(group)) == 1
+        return "all responses to the prompt have the same reward" if alike else f"{what} is {than}"
     if facts.estimator != "grpo":
         return f"{what} is {amount(raw)} {way} {than}"
     far = raw * (facts.advantage_scale or math.nan)

@@ -125,6 +125,8 @@ PROBLEMS = [  # assignments, and parts of the one problem that they cause
     ("ppo.dual_clip=0.5", "ppo.dual_clip = 0.5 would bound losses ... use a number above 1, or 0"),
     ("ppo.ratio_threshold=0.5", "ppo.ratio_threshold = 0.5 would skip every minibatch ... above 1, or 0"),
     ("ppo.importance_cap=0.5", "ppo.importance_cap = 0.5 would cut weights ... above 1, or 0"),
+    ("ppo.policy_loss=cispo ppo.ratio=sequence", "ppo.ratio = 'sequence' ... 'cispo' ... use 'token'"),
+    ("ppo.policy_loss=cispo ppo.dual_clip=3", "ppo.dual_clip = 3 ... 'cispo' ... use 0"),
     ("ppo.estimator=rloo", "rollout.samples_per_prompt = 1 ... 'rloo' ... at least 2"),
     ("ppo.estimator=reinforce rollout.batch_size=1", "rollout.batch_size = 1 ... at least 2"),
     ("ppo.estimator=remax reward.normalize=batch", "reward.normalize ... 'remax'"),
@@ -187,6 +189,8 @@ def test_a_table_of_another_name_or_type_is_refused(raw: dict[str, Any], problem
         ("ppo.whiten_rewards=true", "ppo.whiten_rewards ... = 8 ... fewer than 16 sequences are noise"),
         ("ppo.whiten_advantages=true rollout.batch_size=4", "ppo.whiten_advantages ... = 4 ... noise"),
         ("ppo.estimator=grpo rollout.samples_per_prompt=4", "ppo.whiten_advantages ... 'grpo' ... once more"),
+        ("ppo.ratio=sequence", "ppo.clip = 0.2 hardly ever clips ... 3e-4"),
+        ("ppo.ratio=sequence ppo.clip=0.001", ""),
         ("ppo.estimator=reinforce ppo.critic_warmup=2", "ppo.critic_warmup ... no critic"),
         ("ppo.critic_warmup=100", "ppo.critic_warmup = 100 ... does not learn"),
         ("reward.normalize=batch eval.every=5 eval.reference=false", "reward.normalize = 'batch' ... eval.reference"),
@@ -422,7 +426,7 @@ def test_overrides_replace_values_of_the_file_and_leave_the_rest(tmp_path: Path)
 
 
 def test_the_shipped_presets_are_there() -> None:
-    assert set(preset_names()) == {"quickstart", "qwen3-0.6b", "qwen3-1.7b", "qwen3-8b-4bit"}
+    assert set(preset_names()) == {"quickstart", "grpo", "qwen3-0.6b", "qwen3-1.7b", "qwen3-8b-4bit"}
     assert load_config("quickstart").model.path == "starter"
 
 

@@ -368,6 +368,8 @@ ESTIMATORS = {
         "ppo.kl_in=loss",
         "ppo.kl_estimator=k3",
     ),
+    "gspo": ("ppo.estimator=grpo", *GROUPS_OF_FOUR, "ppo.ratio=sequence", "ppo.clip=0.01", "ppo.minibatches=2"),
+    "cispo": ("ppo.estimator=grpo", *GROUPS_OF_FOUR, "ppo.policy_loss=cispo", "ppo.clip_high=1.0"),
     "ppo with every option": (
         "ppo.clip_high=0.28",
         "ppo.dual_clip=3.0",

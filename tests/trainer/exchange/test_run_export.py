@@ -414,10 +414,21 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"rollout": {"samples_per_prompt": 4}, "ppo": {"estimator": "rloo"}, "reward": {**MODEL, "clip": 3.0}},
         {"num_generations": 4, "reward_clip_range": [-3, 3], "normalize_advantages": True},
     ),
+    (
+        {"rollout": {"batch_size": 64, "samples_per_prompt": 8}, "ppo": GRPO | {"ratio": "sequence", "clip": 3e-4}},
+        {"importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": None, "loss_type": "dapo"},
+    ),
+    (
+        {
+            "rollout": {"batch_size": 64, "samples_per_prompt": 8},
+            "ppo": GRPO | {"policy_loss": "cispo", "clip_high": 2.0},
+        },
+        {"importance_sampling_level": "token", "epsilon_high": 3.0, "loss_type": "cispo"},
+    ),
 ]
 
 
-@pytest.mark.parametrize(("settings", "expected"), CASES, ids=TRAINERS.values())
+@pytest.mark.parametrize(("settings", "expected"), CASES, ids=[*TRAINERS.values(), "GSPO", "CISPO"])
 def test_a_value_there_means_the_same_as_ours(settings: dict[str, Any], expected: dict[str, Any]) -> None:
     given = facts(**settings)
     found = there(given)

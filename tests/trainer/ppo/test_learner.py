@@ -37,6 +37,11 @@ OPTIONS = {
     "exact KL in the loss": PPOConfig(kl_in="loss", kl_estimator="full"),
     "weighted for the sampler": PPOConfig(importance_cap=1.1),
 }
+WEIGHTED = {  # by a constant, which finite differences would move
+    "cispo": PPOConfig(policy_loss="cispo", clip_high=0.4, importance_cap=1.1),
+    "ratio of a sequence": PPOConfig(ratio="sequence", clip=0.1, clip_high=0.05, loss_aggregation="sequence"),
+    "with other terms": PPOConfig(ratio="sequence", clip=0.1, entropy_coef=0.2, kl_in="loss", kl_estimator="k3"),
+}
 OBJECTIVES: list[Objective] = ["joint", "policy", "value"]
 
 
@@ -188,13 +193,38 @@ def test_every_option_of_the_loss_agrees_with_finite_differences_of_its_formula(
     assert abs(flat(plain) - flat(gradient)).max() > 1e-3 * abs(flat(plain)).max(), "the option does something"
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("option", [*OPTIONS, *WEIGHTED])
 def test_every_option_of_the_loss_has_the_same_gradient_however_the_minibatch_is_cut(
     actor: ActorCriticLLM, batch: Experience, option: str
 ) -> None:
-    whole = flat(gradients(actor, batch, "joint", OPTIONS[option], kl_coef=0.5)[0])
-    cut = flat(gradients(actor, batch, "joint", OPTIONS[option], kl_coef=0.5, micro_batch_tokens=12)[0])
+    ppo = (OPTIONS | WEIGHTED)[option]
+    whole = flat(gradients(actor, batch, "joint", ppo, kl_coef=0.5)[0])
+    cut = flat(gradients(actor, batch, "joint", ppo, kl_coef=0.5, micro_batch_tokens=12)[0])
     close(cut, whole)
+
+
+@pytest.mark.parametrize("option", WEIGHTED)
+def test_each_token_is_pushed_by_its_advantage_times_its_bounded_ratio_or_that_of_its_response(
+    actor: ActorCriticLLM, batch: Experience, option: str
+) -> None:
+    ppo, now = WEIGHTED[option], filled(scored(actor, random_batch()).logprobs)
+    log_ratio, advantages = float64(now) - float64(batch.logprobs), float64(batch.advantages)
+    ratio, high = np.exp(log_ratio), 1 + (ppo.clip_high or ppo.clip)
+    if ppo.ratio == "sequence":
+        ratio = np.exp([[row[:count].mean()] * len(row) for row, count in zip(log_ratio, COUNTS, strict=True)])
+        clipped = ((ratio > high) & (advantages > 0)) | ((ratio < 1 - ppo.clip) & (advantages < 0))
+        weights, outside = np.where(clipped, 0.0, ratio), (ratio > high) | (ratio < 1 - ppo.clip)
+        assert 0 < (clipped * float64(batch.mask)).sum() < sum(COUNTS)
+    else:
+        weights, outside = np.minimum(ratio, high), ratio > high
+        near = filled(batch.logprobs) + 0.2 * mx.random.normal(batch.mask.shape, key=mx.random.key(13))
+        batch = batch._replace(sampler_logprobs=near)
+        weights = weights * np.minimum(np.exp(float64(batch.logprobs) - float64(near)), ppo.importance_cap)
+    found, sums = gradients(actor, with_garbage(batch), "policy", ppo, kl_coef=0.5)
+    assert sums.clipped.item() == (outside * float64(batch.mask)).sum()
+    plain = batch._replace(logprobs=now, advantages=mx.array(weights * advantages).astype(mx.float32))
+    update = {"ratio": "token", "policy_loss": "clip", "importance_cap": 0.0}
+    close(flat(found), flat(gradients(actor, plain, "policy", ppo.model_copy(update=update), kl_coef=0.5)[0]))
 
 
 # Ratios

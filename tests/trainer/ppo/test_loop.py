@@ -353,7 +353,7 @@ def close(one: Any, other: Any) -> bool:
 @pytest.mark.parametrize(
     "settings",
     [
-        ("ppo.estimator=grpo", "ppo.kl_in=loss", "ppo.kl_estimator=k3"),
+        ("ppo.estimator=grpo", "ppo.kl_in=loss", "ppo.kl_estimator=k3", "ppo.ratio=sequence"),
         ("ppo.estimator=rloo", "ppo.kl_coef=0", "ppo.entropy_coef=0.01", "rollout.temperature=0.7"),
         ("ppo.estimator=remax", "ppo.kl_in=loss", "ppo.kl_estimator=k2", "optim.micro_batch_tokens=32"),
         ("ppo.estimator=reinforce", "ppo.kl_in=loss", "ppo.kl_estimator=k3", "ppo.importance_cap=2", "ppo.epochs=1"),

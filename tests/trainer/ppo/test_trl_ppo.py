@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from apart import ROOT
 from reference import float64
 from trl_reference import (
     CASES,
+    FOLDER,
     STOP_IS_NO_PAD,
     Reference,
     at,
@@ -118,7 +120,7 @@ def test_losses_of_tokens_and_their_gradients_are_the_same(reference: Reference)
         )
 
         def policy_loss(logprobs: mx.array) -> mx.array:
-            loss = maths.clipped_policy_loss(logprobs, old_logprobs, advantages, clip=ppo.clip)  # noqa: B023
+            loss = maths.clipped_policy_loss(logprobs - old_logprobs, advantages, clip=ppo.clip)  # noqa: B023
             return maths.masked_mean(loss, mask)  # noqa: B023
 
         def value_loss(values: mx.array) -> mx.array:
@@ -133,6 +135,36 @@ def test_losses_of_tokens_and_their_gradients_are_the_same(reference: Reference)
         loss, by_value = mx.value_and_grad(value_loss)(values)
         close(loss, reference["vf_loss"][number])
         close(ppo.value_coef * by_value / passes, reference["loss_by_value"][number])
+
+
+GRPO: dict[str, Any] = json.loads((FOLDER / "grpo.json").read_text(encoding="utf-8"))
+AGGREGATION: dict[str, maths.Aggregation] = {"grpo": "sequence", "dr_grpo": "constant", "dapo": "token"}
+
+
+@pytest.mark.parametrize("case", GRPO["cases"])
+def test_losses_of_groups_and_their_gradients_are_those_of_trls_grpo(case: str) -> None:
+    trl = GRPO["cases"][case]
+    old, ref, logprobs = (mx.array(GRPO[name]).astype(mx.float32) for name in ("old", "reference", "logprobs"))
+    mask = (mx.arange(old.shape[1])[None] < mx.array(GRPO["lengths"])[:, None]).astype(mx.float32)
+    advantages = mx.array(GRPO["advantages"])[:, None] * mask
+    aggregation = AGGREGATION.get(trl["loss_type"], "token")
+
+    def loss(logprobs: mx.array) -> mx.array:
+        log_ratio = logprobs - old
+        if trl["importance_sampling_level"] == "sequence":
+            log_ratio = maths.sequence_log_ratio(log_ratio, mask)
+        if trl["loss_type"] == "cispo":  # there the bound itself
+            losses = maths.cispo_loss(logprobs, log_ratio, advantages, clip_high=trl["epsilon_high"] - 1)
+        else:
+            bounds = {"clip": trl["epsilon"], "clip_high": trl["epsilon_high"], "dual_clip": trl["delta"]}
+            losses = maths.clipped_policy_loss(log_ratio, advantages, **bounds)
+        losses = losses + trl["beta"] * maths.kl_loss(logprobs, ref, "k3")
+        total = maths.aggregation_total(mask, aggregation, GRPO["max_tokens"])
+        return maths.aggregated(losses, mask, aggregation) / total
+
+    found, gradient = mx.value_and_grad(loss)(logprobs)
+    close(found, trl["loss"])
+    close(gradient, trl["gradient"])
 
 
 @of("plain", "k3", "monte_carlo", "whitened_rewards", "clipped", "minibatches")

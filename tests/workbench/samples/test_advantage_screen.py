@@ -12,13 +12,20 @@ from charts import texts
 from rich.cells import cell_len
 from styles_helper import styles_path
 from textual.app import App
-from token_samples import SETTINGS, sample_without_critic, token_sample
+from token_samples import SETTINGS, explained_token, sample_without_critic, token_sample
 
 from trainer.runs.samples import TOKEN_COLUMNS
 from workbench.kit.theming import ThemedApp
 from workbench.run.sample_table import TokenSample
-from workbench.samples.advantage_screen import AdvantageScreen, AdvantageSum, formula_lines, number, term_lines
-from workbench.samples.token_facts import TokenFacts, advantage_terms, token_label
+from workbench.samples.advantage_screen import (
+    AdvantageScreen,
+    AdvantageSum,
+    formula_lines,
+    group_lines,
+    number,
+    term_lines,
+)
+from workbench.samples.token_facts import TokenFacts, advantage_terms, sentence, token_label
 
 
 def sample(length: int = 8, row: int = 0, *, held: dict[str, Any] | None = None, **changes: Any) -> TokenSample:
@@ -201,6 +208,54 @@ def test_the_sum_is_laid_out_term_by_term(estimator: str, width: int) -> None:
         assert row[1] == token_label(of, term.token)
         numbers = [term.x, term.running] if whole else [term.weight, term.x, term.product, term.running]
         assert [float(x) for x in row[2:]] == pytest.approx(numbers, abs=5.1e-5)
+
+
+@pytest.mark.parametrize("width", [55, 106])
+@pytest.mark.parametrize(
+    ("estimator", "held", "rows"),
+    [
+        ("grpo", {}, [(0.75, 0.25, 1.0), (0.0, 0.25, -0.5), (0.25, 0.25, 0.0)]),  # deviation 0.5
+        ("grpo", {"group_std": False}, [(0.75, 0.25, 0.5), (0.0, 0.25, -0.25), (0.25, 0.25, 0.0)]),
+        ("rloo", {}, [(0.75, 0.125, 0.625), (0.0, 0.5, -0.5), (0.25, 0.375, -0.125)]),
+    ],
+)
+def test_a_group_is_a_table_of_its_rewards_baselines_and_advantages(
+    width: int, estimator: str, held: dict[str, Any], rows: list[tuple[float, ...]]
+) -> None:
+    of = sample_without_critic(estimator, **held)
+    scale = of.advantage_scale if held.get("group_std", True) else 1.0
+    of = replace(of, sample=1, group=[0.75, 0.0, 0.25, math.nan], advantage_scale=scale)
+    lines = texts(group_lines(TokenFacts(of, 2), width))[2:]
+    assert all(cell_len(line) <= width for line in lines)
+    found = [[float(x) for x in line.split()[-3:]] for line in lines[:3]]
+    assert found == [pytest.approx(row, abs=5.1e-5) for row in rows]
+    assert ["this one" in line for line in lines] == [False, True, False, False]
+    assert lines[3].split() == ["4", "left", "out"]
+    assert group_lines(TokenFacts(sample(), 2), width) == []
+
+
+def test_a_group_that_scores_alike_teaches_nothing_and_says_so() -> None:
+    alike = replace(explained_token(advantage=0.0, estimator="grpo").sample, group=[0.5, 0.5])
+    assert "all responses to the prompt have the same reward" in sentence(TokenFacts(alike, 0))
+
+
+@pytest.mark.parametrize(
+    ("held", "definition", "ratio", "loss"),
+    [
+        ({"ratio": "sequence"}, "ρ = geometric mean of π / π_old over the response", math.sqrt(1.5 * 0.6), 0.4),
+        ({"policy_loss": "cispo"}, "min(ρ, 1.2) A_t log π, ρ = π / π_old", 1.5, 1.2 * 0.4 * (-2.9 + math.log(1.5))),
+    ],
+)
+def test_the_loss_is_that_of_the_runs_ratio_and_policy_loss(
+    held: dict[str, Any], definition: str, ratio: float, loss: float
+) -> None:
+    held = {"epochs": 1, "whiten_advantages": False} | held
+    of = sample(2, held=held, advantages=[0.4] * 2, ratios=[[1.5], [0.6]], logprobs=[-2.9] * 2)
+    lines = texts(formula_lines(TokenFacts(of, 0), 120))
+    assert re.sub(" +", " ", next(line for line in lines if line.startswith("L "))).endswith(definition)
+    row = next(line for line in lines if "epoch 1" in line).split()
+    loss = ratio * loss if "ratio" in held else loss
+    assert (float(row[3]), float(row[-1])) == pytest.approx((ratio, -loss), abs=1e-4)
 
 
 async def test_arrows_go_to_the_neighbours_and_escape_gives_the_token_reached() -> None:

@@ -64,6 +64,9 @@ def assert_screen_agrees(folder: Path, settings: SampleSettings) -> None:
         for place in range(len(sample)):
             facts = TokenFacts(sample, place)
             assert all(one.loss is not None for one in facts.passes)
+            if settings.estimator in ("rloo", "grpo"):
+                assert sample.group[sample.sample] == pytest.approx(facts.total_reward, abs=1e-5)
+                assert len(sample.group) == settings.samples_per_prompt
             if not settings.whiten_rewards:
                 assert facts.raw_reward == pytest.approx(facts.reward, abs=1e-5)
             if settings.estimator == "gae":
@@ -160,8 +163,10 @@ def test_without_a_critic_the_numbers_follow_from_the_file_alone(variant: list[s
     [
         ["ppo.estimator=grpo", "rollout.samples_per_prompt=2", "ppo.kl_in=loss", "ppo.kl_estimator=k3"],
         ["ppo.clip_high=0.28", "ppo.dual_clip=3.0", "ppo.importance_cap=1.5", "ppo.loss_aggregation=token"],
+        ["ppo.ratio=sequence", "ppo.clip=0.01", "ppo.estimator=grpo", "rollout.samples_per_prompt=2"],
+        ["ppo.policy_loss=cispo", "ppo.clip_high=0.1", "ppo.importance_cap=1.5"],
     ],
-    ids=["KL in the loss", "bounds"],
+    ids=["KL in the loss", "bounds", "ratio of a sequence", "cispo"],
 )
 def test_the_losses_of_the_tokens_are_those_that_the_run_reports(variant: list[str], tmp_path: Path) -> None:
     recorder, _ = run(tmp_path, *variant, "ppo.epochs=3")

@@ -90,9 +90,8 @@ class Terminal:
         """Start the run, agree to the question, and read until the terminal has received `words`."""
         self.press(" ")
         self.wait_for("Start this run?")
-        while words.encode() not in CODES.sub(b"", self.raw) and self.process.poll() is None:
-            self.press("\r")  # again, if this one came before the question was all on the screen
-            self.drain()
+        self.press("y")  # enter that comes before the buttons is lost, and one too many opens something else
+        self.wait_for(words)
 
     def leave(self) -> None:
         """Quit; stop the run if it is still ending."""

@@ -38,7 +38,7 @@ format: setup ## format the code and fix what ruff can
 
 lock: ## resolve requirements/lock.txt again (needs uv)
 	@command -v $(UV) >/dev/null || { echo "$(UV) not found: install uv, or name it with UV=path"; exit 1; }
-	$(UV) pip compile pyproject.toml --extra cpu --extra dev --extra tensorboard --upgrade \
+	$(UV) pip compile pyproject.toml --extra cpu --extra dev --extra tensorboard --extra verify --upgrade \
 		--universal --python-version 3.11 --fork-strategy fewest --generate-hashes --no-annotate \
 		--custom-compile-command "make lock" --output-file requirements/lock.txt --quiet
 

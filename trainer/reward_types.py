@@ -79,6 +79,13 @@ class SourceScores(NamedTuple):
     extra: Mapping[str, list[Any]] = MappingProxyType({})  # column -> [B]; anything, to be shown with the sequences
 
 
+class Verdict(NamedTuple):
+    """Score of one response by a check, and why."""
+
+    score: float | None  # None where the check does not apply
+    reason: str  # as in 'expected 3/4, found 0.7'; parts of it are the model's and the data's own text
+
+
 class RewardSource(Protocol):
     """Anything that scores sequences. Raises RewardError."""
 

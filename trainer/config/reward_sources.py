@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from trainer.config.fields import FUNCTION, LARGEST_INT, FilePath, Section, setting
+from trainer.config.fields import FUNCTION, LARGEST_INT, FilePath, Section, Text, setting
 
 _Model = Annotated[FilePath, Field(min_length=1)]
 
@@ -81,6 +81,52 @@ class ModelSource(_Weighted):
         return [self.path, *self.ensemble]
 
 
+class MathSource(_Weighted):
+    """1 if the response's last \\boxed{} equals the reference answer, by math-verify; 0 for another one, or no box."""
+
+    kind: Literal["math"] = "math"
+    answer: str = setting("answer", "Column of the data with the reference answer.", min_length=1)
+
+    @property
+    def column(self) -> str:
+        """Column of the data that it needs; empty if none."""
+        return self.answer
+
+
+class ChoiceSource(_Weighted):
+    """1 if the response chooses the letter of the reference answer, else 0: in a box, in answer tags, or in words."""
+
+    kind: Literal["choice"] = "choice"
+    answer: str = setting("answer", "Column of the data with the reference answer.", min_length=1)
+
+    @property
+    def column(self) -> str:
+        """Column of the data that it needs; empty if none."""
+        return self.answer
+
+
+class JsonSource(_Weighted):
+    """1 if the response, or its last fenced block, is JSON that fits a JSON Schema and equals a reference, else 0."""
+
+    kind: Literal["json"] = "json"
+    json_schema: str = setting("{}", "JSON Schema, or the path of its file; {} allows any JSON.", min_length=1)
+    reference: str = setting("", "Column of the data with the JSON that is expected; empty: only the schema counts.")
+
+    @property
+    def column(self) -> str:
+        """Column of the data that it needs; empty if none."""
+        return self.reference
+
+
+class FormatSource(_Weighted):
+    """1 if the response is made of tags with text in them, each once and in this order, and nothing else; else 0."""
+
+    kind: Literal["format"] = "format"
+    tags: list[Text] = setting(["think", "answer"], "Names of the tags.", min_length=1)
+    opened: bool = setting(False, "The first tag is opened by the chat template, so the response begins inside it.")
+    column: ClassVar[str] = ""
+
+
 def _from_string(value: Any) -> Any:
     """Expand shorthand such as 'lexicon' and 'rewards.py:score' to the table that it abbreviates."""
     if not isinstance(value, str):
@@ -96,8 +142,14 @@ SOURCES: dict[str, type[Section]] = {
     "length": LengthSource,
     "regex": RegexSource,
     "model": ModelSource,
+    "math": MathSource,
+    "choice": ChoiceSource,
+    "json": JsonSource,
+    "format": FormatSource,
 }
-AnySource = PythonSource | LexiconSource | LengthSource | RegexSource | ModelSource
+VerifiedSource = MathSource | ChoiceSource | JsonSource | FormatSource
+"""A source that checks an answer, and says why it scores as it does."""
+AnySource = PythonSource | LexiconSource | LengthSource | RegexSource | ModelSource | VerifiedSource
 RewardSource = Annotated[
     Annotated[AnySource, Field(discriminator="kind")],
     BeforeValidator(_from_string, json_schema_input_type=AnySource | str),

@@ -8,10 +8,27 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, assert_never
 
-from trainer.config.reward_sources import AnySource, LengthSource, LexiconSource, ModelSource, PythonSource, RegexSource
+from trainer.config.reward_sources import (
+    AnySource,
+    ChoiceSource,
+    FormatSource,
+    JsonSource,
+    LengthSource,
+    LexiconSource,
+    MathSource,
+    ModelSource,
+    PythonSource,
+    RegexSource,
+    VerifiedSource,
+)
 from trainer.config.schema import RewardConfig
-from trainer.reward_types import RewardInput, RewardResult, RewardSource, SourceScores, TrainerState
+from trainer.errors import RewardError, shortened
+from trainer.reward_types import RewardInput, RewardResult, RewardSource, SourceScores, TrainerState, Verdict
+from trainer.rewards.choice_reward import choice_verdict
 from trainer.rewards.code import Trust, trust_all
+from trainer.rewards.format_reward import format_verdict
+from trainer.rewards.json_reward import json_verdict
+from trainer.rewards.math_reward import math_verdict
 from trainer.rewards.python_reward import PythonReward
 from trainer.rewards.weighted_sum import OnFirstRank, Overlong, Rewards, WeightedSource
 
@@ -33,7 +50,11 @@ __all__ = [
     "build_rewards",
     "load_functions",
     "trust_all",
+    "verified_reward",
 ]
+
+
+_REASON = 200  # characters of a reason
 
 
 @dataclass(slots=True)
@@ -46,6 +67,40 @@ class EachReward:
     def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
         """Return one score per sequence."""
         return SourceScores([float(self.score(row)) for row in batch])
+
+
+@dataclass(slots=True)
+class VerifiedReward:
+    """A source that checks each completion by itself, and says why it scores as it does in a column of its name."""
+
+    name: str
+    verdict: Callable[[RewardInput], Verdict]
+
+    def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
+        """Return one score and one reason per sequence."""
+        verdicts = [self.verdict(row) for row in batch]
+        reasons = [shortened(" ".join(verdict.reason.split()), _REASON) for verdict in verdicts]
+        return SourceScores([verdict.score for verdict in verdicts], extra={self.name: reasons})
+
+
+def verified_reward(source: VerifiedSource, columns: Collection[str] | None = None) -> RewardSource:
+    """Return the source that checks answers. columns: as for `PythonReward`. Raises RewardError if it cannot check."""
+    if columns is not None and source.column and source.column not in columns:
+        raise RewardError(
+            f"reward source '{source.kind}' needs '{source.column}', which is not a column of the data; "
+            f"columns: {', '.join(columns) or 'none'}"
+        )
+    match source:
+        case MathSource():
+            return VerifiedReward("math", math_verdict(source))
+        case ChoiceSource():
+            return VerifiedReward("choice", choice_verdict(source))
+        case JsonSource():
+            return VerifiedReward("json", json_verdict(source))
+        case FormatSource():
+            return VerifiedReward("format", format_verdict(source))
+        case _:
+            assert_never(source)
 
 
 def build_rewards(
@@ -84,6 +139,10 @@ def build_rewards(
                 return OnFirstRank(function.name if function else source.path, function, ranks)
             case PythonSource():
                 return PythonReward(source.path, modules, trust, columns)
+            case MathSource() if ranks is not None and not ranks.alone:
+                return OnFirstRank("math", verified_reward(source, columns) if ranks.leads else None, ranks)
+            case MathSource() | ChoiceSource() | JsonSource() | FormatSource():
+                return verified_reward(source, columns)
             case LexiconSource():
                 from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
 
@@ -125,7 +184,7 @@ def build_rewards(
 def load_functions(
     config: RewardConfig, *, trust: Trust = trust_all, columns: Collection[str] | None = None
 ) -> dict[str, ModuleType]:
-    """Load the Python functions of `config`, and return the files that were run.
+    """Load the Python functions of `config`, and return the files that were run; check what checks answers.
 
     Called before a model is loaded, so that errors do not wait for that. `build_rewards` takes the result as `modules`.
     trust, columns: as for `build_rewards`. Raises RewardError.
@@ -134,4 +193,6 @@ def load_functions(
     for source in config.sources:
         if isinstance(source, PythonSource):
             PythonReward(source.path, modules, trust, columns)
+        elif isinstance(source, VerifiedSource):
+            verified_reward(source, columns)
     return modules

@@ -195,7 +195,11 @@ class Rewards:
             (scores - self.penalties(np.array(truncated), np.array(lengths))).tolist(),
             [np.clip(rewards, -self._bound, self._bound).tolist() for rewards in tokens] if by_token else None,
             parts,
-            {column: values for result in raw.values() for column, values in result.extra.items()},
+            {
+                name if column == self._sources[name].source.name else column: values
+                for name, result in raw.items()
+                for column, values in result.extra.items()
+            },
         )
 
     def penalties(self, truncated: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> Floats:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from trainer.config import PRESETS, AnyConfig, Config
 from trainer.config.pairs import DPOConfig, PreferenceDataConfig
-from trainer.config.reward_sources import ModelSource, PythonSource
+from trainer.config.reward_sources import ModelSource, PythonSource, VerifiedSource
 from trainer.config.schema import DataConfig
 from trainer.errors import TrainerError
 from trainer.files import open_regular
@@ -116,6 +116,7 @@ def file_problems(config: Config) -> list[Problem]:
     Nothing is fetched and no code is run, so names on the hub and what is inside a reward's file are not checked.
     """
     from trainer.data import check_prompts
+    from trainer.rewards import verified_reward
     from trainer.rewards.code import code_of
 
     model, sources = config.model, config.reward.sources
@@ -132,6 +133,7 @@ def file_problems(config: Config) -> list[Problem]:
                 checks.append((f"model.{key}", partial(check_init, model.model_copy(update={other: ""}))))
     checks.append(("data.prompts", partial(check_prompts, config.data)))
     checks += [("reward.sources", partial(code_of, one.path)) for one in sources if isinstance(one, PythonSource)]
+    checks += [("reward.sources", partial(verified_reward, one)) for one in sources if isinstance(one, VerifiedSource)]
     if any(isinstance(source, ModelSource) for source in sources):
         from trainer.rewards.model_reward import unfinished_models
 

@@ -144,6 +144,8 @@ class Iteration(Event):
     repetition: float = math.nan  # mean share of a response's 4-grams that occurred in it before
     unique: float = math.nan  # distinct responses over all of the batch
     unscored: float = 0.0  # share of responses that no reward source applies to: in no number of scores, no training
+    dead_groups: float = math.nan  # share of the groups written, replaced ones too, whose scores are all equal
+    difficulty: list[list[float]] = field(default_factory=list)  # of these groups: index of the prompt, mean score
     surprise: float = math.nan  # -log-prob of the sampler, nats per token; equals the entropy but for chance
     surprise_error: float = math.nan  # standard error of surprise - entropy
     calibration: list[list[float]] = field(default_factory=list)  # of the critic: mean value, mean outcome and number

@@ -27,7 +27,7 @@ from trainer.runs.checkpoint_files import DamagedCheckpointError, check_content,
 STATE_FORMAT = FileFormat("format")
 _PLAIN = (
     *("iteration", "optimizer_steps", "tokens", "rewards", "kl_coef", "kl_coef_start"),
-    *("prefix_values", "value_scale"),
+    *("prefix_values", "value_scale", "walk"),
 )  # fields of a snapshot that are plain values
 _Features = Annotated[list[float], Field(min_length=FEATURES, max_length=FEATURES)]
 
@@ -61,6 +61,15 @@ class _PrefixValues(BaseModel):
     products: _Features
 
 
+class _Walk(BaseModel):
+    """State of `PromptWalk`."""
+
+    model_config = ConfigDict(strict=True)
+
+    further: NonNegativeInt
+    resting: list[Annotated[list[NonNegativeInt], Field(min_length=3, max_length=3)]]
+
+
 class _State(BaseModel):
     """Schema of state.json."""
 
@@ -75,6 +84,7 @@ class _State(BaseModel):
     kl_coef_start: float | None = None
     prefix_values: _PrefixValues | None = None
     value_scale: Annotated[float, Field(gt=0)] | None = None
+    walk: _Walk | None = None
     rollback: Rollback | None = None
 
 
@@ -94,6 +104,7 @@ class Snapshot(NamedTuple):
     average: Parameters | None = None  # of the policy's adapter; None: disabled
     prefix_values: dict[str, Any] | None = None  # state of `PotentialValues`; None if they are off
     value_scale: float | None = None  # of the critic's head; None: no returns have set it yet
+    walk: dict[str, Any] | None = None  # state of `PromptWalk`; None: nothing was drawn but the batches
     rollback: Rollback | None = None  # that replaced another state after `iteration`
 
     def parts(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -124,6 +135,7 @@ def take_snapshot(iteration: int, ppo: PPO) -> Snapshot:
         ppo.learner.average,
         ppo.potential_values.state() if ppo.uses_potentials else None,
         ppo.actor.value_scale,
+        ppo.walk.state(),
     )
 
 
@@ -143,6 +155,7 @@ def restore_snapshot(snapshot: Snapshot, ppo: PPO) -> None:
         ppo.rewards.restore(snapshot.rewards)
     ppo.potential_values.restore(snapshot.prefix_values)
     ppo.tokens = snapshot.tokens
+    ppo.walk.restore(snapshot.walk)
     goes_on = ppo.config.ppo.kl_controller == "adaptive" and snapshot.kl_coef_start == ppo.config.ppo.kl_coef
     if goes_on and snapshot.kl_coef is not None:
         ppo.kl_coef = snapshot.kl_coef

@@ -32,6 +32,22 @@ class RewardResult(NamedTuple):
     # details under `source.detail`; for reports only
     extra: Mapping[str, list[Any]] = MappingProxyType({})  # what functions logged for each sequence, by column
 
+    def replaced(self, rows: Sequence[int], others: RewardResult) -> RewardResult:
+        """Return the results with those of some `rows` replaced by `others`, in their order, of the same sources."""
+
+        def joined(mine: list[Any], theirs: list[Any]) -> list[Any]:
+            found = dict(enumerate(mine)) | dict(zip(rows, theirs, strict=True))
+            return [found[row] for row in range(len(mine))]
+
+        tokens, none = self.token_rewards, [None] * len(self.scores)
+        columns = {**self.extra, **others.extra}  # a function may log some for a part of the sequences alone
+        return RewardResult(
+            joined(self.scores, others.scores),
+            tokens and joined(tokens, others.token_rewards or []),
+            {name: joined(scores, others.parts[name]) for name, scores in self.parts.items()},
+            {name: joined(self.extra.get(name, none), others.extra.get(name, none[: len(rows)])) for name in columns},
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class TrainerState:

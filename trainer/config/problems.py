@@ -210,6 +210,19 @@ def _conflicts(config: Config) -> Iterator[tuple[Sequence[str], str]]:
             f"leaves ppo.estimator = '{ppo.estimator}' nothing to compare a response with; use at least 2 (4 to 8 are "
             "usual), or 'reinforce' or 'remax'",
         )
+    for key, is_set in (("rollout.dynamic", rollout.dynamic > 0), ("data.curriculum", config.data.curriculum)):
+        if is_set and ppo.estimator not in ("rloo", "grpo"):
+            off = "0" if key == "rollout.dynamic" else "false"
+            yield (
+                (key, "ppo.estimator"),
+                f"is for groups that teach nothing if they score alike, but ppo.estimator = '{ppo.estimator}' has no "
+                f"groups; use {off}, or 'grpo' or 'rloo'",
+            )
+    if rollout.dynamic and reward.normalize == "batch":
+        yield (
+            ("reward.normalize", "rollout.dynamic"),
+            "scales the responses to the prompts that rollout.dynamic adds by themselves; use 'off' or 'running'",
+        )
     if ppo.estimator == "reinforce" and size < 2:
         yield (
             ("rollout.batch_size", "ppo.estimator"),

@@ -136,6 +136,11 @@ class DataConfig(Section):
     eval_seed: int = setting(-1, "Seed of the choice of held-out prompts; -1 for run.seed.", ge=-1, lt=2**32)
     limit: int = setting(0, "Number of prompts to use, from the first; 0 for all.", unit="prompts", ge=0)
     shuffle: bool = setting(True, "Shuffle the prompts in each pass, with run.seed.")
+    curriculum: bool = setting(
+        False,
+        "Rest a prompt whose responses all score alike: for one pass, for two if that happens again, up to 8.",
+        advice="For prompts that are much too easy or too hard, with rloo or grpo.",
+    )
 
 
 class RolloutConfig(Section):
@@ -151,6 +156,15 @@ class RolloutConfig(Section):
         advice="4 to 32, depending on the size of the model.",
     )
     samples_per_prompt: int = setting(1, "Responses sampled for each prompt.", ge=1)
+    dynamic: int = setting(
+        0,
+        "Draw other prompts in place of those whose responses all score alike, up to so many times an iteration; 0 for "
+        "never.",
+        ge=0,
+        le=100,
+        source=f"{_DAPO}, dynamic sampling",
+        advice="1 to 4, with rloo or grpo, if many groups are dead.",
+    )
     max_new_tokens: int = setting(48, "Maximum length of a response.", unit="tokens", ge=1)
     temperature: float = setting(
         1.0, "Sampling temperature. Also applied to the log-probs in training.", ge=_COLDEST, le=10, live=True

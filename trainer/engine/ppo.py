@@ -183,15 +183,18 @@ class PPOTraining(Trainable):
         """Continue from a snapshot as if the run had never ended, with new statistics for other sources of rewards."""
         if self.config.reward.normalize == "running" and not snapshot.has_statistics_of(self.config.reward):
             self.warnings.append(STATISTICS_RESTARTED)
+        if self._changed_data and snapshot.walk:  # those that rest were other prompts
+            snapshot = snapshot._replace(walk={**snapshot.walk, "resting": []})
         restore_snapshot(snapshot, self.ppo)
         self.number = snapshot.iteration
 
     def roll_back(self, older: Snapshot, now: Snapshot, rollback: Rollback) -> Snapshot:
-        """Continue from `older`, while iterations, tokens and the position in the learning-rate schedule go on.
+        """Continue from `older`, while iterations, tokens, prompts and the place in the learning-rate schedule go on.
 
         Returns the new state.
         """
-        restore_snapshot(older._replace(tokens=now.tokens, optimizer_steps=now.optimizer_steps), self.ppo)
+        older = older._replace(tokens=now.tokens, optimizer_steps=now.optimizer_steps, walk=now.walk)
+        restore_snapshot(older, self.ppo)
         self.ppo.skipped.in_a_row = 0
         self.number = now.iteration
         return self.snapshot()._replace(rollback=rollback)

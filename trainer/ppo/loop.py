@@ -5,6 +5,7 @@ Schulman et al. 2017 (arXiv 1707.06347); for language models Ziegler et al. 2019
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer import maths
-from trainer.arrays import Purpose, filled, key_for, prompt_indices
+from trainer.arrays import Purpose, filled, key_for
 from trainer.confidence import ROUNDING
 from trainer.config import Config
 from trainer.config.schema import RolloutConfig
@@ -26,6 +27,7 @@ from trainer.fitting.optimisation import Phases, SkippedSteps
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.forward import check_grad_checkpoint
 from trainer.ppo import estimators, steps
+from trainer.ppo.groups import Group, PromptWalk, groups_of
 from trainer.ppo.learner import Learner, StepMetrics, has_signal
 from trainer.ppo.losses import LossSettings, Objective, Scores
 from trainer.ppo.metrics import rollout_metrics, update_metrics
@@ -82,6 +84,7 @@ class PPO:
         self.learner = Learner(actor, config.optim, ranks=ranks)
         self.kl_coef = config.ppo.kl_coef
         """KL coefficient of the next iteration; an adaptive controller changes it."""
+        self.walk = PromptWalk(prompts)
         self.potential_values = PotentialValues(config.rollout.max_new_tokens)
         self.tokens = 0
         self.skipped = SkippedSteps(
@@ -130,18 +133,25 @@ class PPO:
         """Run iteration `number`, from 1: roll out, score, shape rewards, estimate advantages, learn."""
         c, ppo, phase = self.config, self.config.ppo, partial(self.phases, number)
         self.phases.begin()
-        prompts = self.batch_prompts(number)
+        prompts = self.walk.draw(c, number, c.rollout.batch_size // c.rollout.samples_per_prompt, first=True)
         self.rewards.use_state(TrainerState(number - 1, ppo.iterations))
 
         with phase("generate") as progress:
             key = key_for(c.run.seed, Purpose.ROLLOUT, number)
-            batch = lay_out(prompts, self.respond(prompts, c.rollout, key=key, progress=progress))
+            responses = self.respond(prompts, c.rollout, key=key, progress=progress)
+            batch = lay_out(prompts, responses)
 
-        if not self.scores_while_learning:
+        if not self.scores_while_learning and not c.rollout.dynamic:
             batch = self.scored(number, batch)
 
         with phase("reward"):
             batch, rewards = steps.compute_rewards(self.rewards, batch, prompts)
+
+        groups = self.groups(rewards, prompts)
+        if c.rollout.dynamic:
+            batch, rewards = self.replace_dead_groups(number, prompts, responses, rewards, groups)
+            if not self.scores_while_learning:
+                batch = self.scored(number, batch)
 
         if ppo.estimator == "remax":
             batch = self._with_greedy_baselines(number, batch, prompts)
@@ -176,7 +186,7 @@ class PPO:
         if batch.logprobs is None:  # no step was computed that could have scored it
             batch = self.scored(number, batch)
 
-        metrics = self._metrics(number, batch, found, rewards, rates)
+        metrics = self._metrics(number, batch, found, rewards, rates, groups)
         trains_policy = self.objectives(number) not in ([], ["value"])
         if ppo.kl_controller == "adaptive" and trains_policy:
             self.kl_coef = maths.adapted_kl_coef(
@@ -188,12 +198,45 @@ class PPO:
             )
         return IterationResult(batch, prompts, rewards, metrics, ratios, trains_policy)
 
-    def batch_prompts(self, number: int) -> list[Prompt]:
-        """Return the prompts of iteration `number`, each repeated `samples_per_prompt` times."""
-        c = self.config
-        count = c.rollout.batch_size // c.rollout.samples_per_prompt
-        places = prompt_indices((number - 1) * count, count, len(self.prompts), seed=c.run.seed, shuffle=c.data.shuffle)
-        return [self.prompts[place] for place in places for _ in range(c.rollout.samples_per_prompt)]
+    def groups(self, rewards: RewardResult, prompts: Sequence[Prompt]) -> list[Group]:
+        """Return the groups of responses to one prompt, if there are any; the dead ones rest with `data.curriculum`."""
+        groups = groups_of(rewards, prompts, self.config.rollout.samples_per_prompt)
+        if self.config.data.curriculum:
+            self.walk.rest(groups)
+        return groups
+
+    def replace_dead_groups(
+        self,
+        number: int,
+        prompts: list[Prompt],
+        responses: list[Response],
+        rewards: RewardResult,
+        groups: list[Group],
+    ) -> tuple[Experience, RewardResult]:
+        """Replace the groups of a batch that are dead by those of further prompts, `rollout.dynamic` times at most.
+
+        Yu et al. 2025 (arXiv 2503.14476), section 3.2, which goes on until all groups have a spread. Changes `prompts`
+        and `responses`, adds the further groups to `groups`, and returns the batch with its rewards.
+        """
+        c, samples = self.config, self.config.rollout.samples_per_prompt
+        dead = [place for place, group in enumerate(groups) if group.is_dead]
+        for draw in range(1, c.rollout.dynamic + 1):
+            if not dead:
+                break
+            further = self.walk.draw(c, number, len(dead))
+            with self.phases(number, "generate") as progress:
+                key = key_for(c.run.seed, Purpose.ROLLOUT, number, draw)
+                written = self.respond(further, c.rollout, key=key, progress=progress)
+            with self.phases(number, "reward"):
+                _, found = steps.compute_rewards(self.rewards, lay_out(further, written), further)
+            rows = [place * samples + sample for place in dead for sample in range(samples)]
+            for row, prompt, response in zip(rows, further, written, strict=True):
+                prompts[row], responses[row] = prompt, response
+            rewards = rewards.replaced(rows, found)
+            new = self.groups(found, further)
+            groups += new
+            dead = [place for place, group in zip(dead, new, strict=True) if group.is_dead]
+        return steps.with_rewards(lay_out(prompts, responses), rewards), rewards
 
     def respond(
         self, prompts: Sequence[Prompt], rollout: RolloutConfig, *, key: mx.array, progress: Progress
@@ -351,6 +394,7 @@ class PPO:
         found: list[StepMetrics],
         rewards: RewardResult,
         rates: tuple[float, float],
+        groups: Sequence[Group],
     ) -> Iteration:
         seconds, memory = self.phases.clock() - self.phases.began, max(self.phases.memory.values())
         tokens = int(batch.response_lengths.sum())
@@ -373,6 +417,8 @@ class PPO:
             ranks=self.ranks.described(seconds, memory),
             tokens=self.tokens,
             parts={name: maths.mean_of_known(scores) for name, scores in rewards.parts.items()},
+            dead_groups=maths.mean_of_known([group.is_dead for group in groups]),
+            difficulty=[[group.index, group.score] for group in groups if not math.isnan(group.score)],
         )
 
     def alert(self, number: int, level: Any, code: str, message: str) -> None:

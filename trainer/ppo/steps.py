@@ -183,9 +183,14 @@ def compute_rewards(
         ],
         update_statistics=update_statistics,
     )
+    return with_rewards(batch, result), result
+
+
+def with_rewards(batch: Experience, result: RewardResult) -> Experience:
+    """Add the scores of `result`, and its rewards of single tokens."""
     width = batch.mask.shape[1]
-    per_token = [row + [0.0] * (width - len(row)) for row in result.token_rewards or [[] for _ in prompts]]
-    return batch._replace(scores=mx.array(result.scores), token_scores=mx.array(per_token)), result
+    per_token = [row + [0.0] * (width - len(row)) for row in result.token_rewards or [[] for _ in result.scores]]
+    return batch._replace(scores=mx.array(result.scores), token_scores=mx.array(per_token))
 
 
 def leave_out_unscored(batch: Experience) -> Experience:

@@ -108,6 +108,8 @@ METRICS = (
     # Above, responses grow only to raise the score, or repeat themselves.
     Metric("length_correlation", "length corr.", "", "", 2, low=-1, high=1, threshold=0.75, extra=True, optional=True),
     Metric("repetition", "repetition", "", "%", 1, 100, low=0, least_span=5, threshold=30, extra=True, optional=True),
+    # Above, most prompts are too easy or too hard to teach anything without a critic.
+    Metric("dead_groups", "dead groups", "", "%", 1, 100, low=0, high=100, threshold=50, optional=True),
     Metric("unscored", "not scored", "", "%", 1, 100, low=0, high=100, if_varied=True),
     Metric("epochs_done", "epochs done", "", "", 1, low=0, if_varied=True),  # an early stop makes them fewer
     Metric("grad_norm", "gradient norm", "", "", 3, low=0, least_span=0.1, log=True),

@@ -129,6 +129,12 @@ PROBLEMS = [  # assignments, and parts of the one problem that they cause
     ("ppo.policy_loss=cispo ppo.dual_clip=3", "ppo.dual_clip = 3 ... 'cispo' ... use 0"),
     ("ppo.estimator=rloo", "rollout.samples_per_prompt = 1 ... 'rloo' ... at least 2"),
     ("ppo.estimator=reinforce rollout.batch_size=1", "rollout.batch_size = 1 ... at least 2"),
+    ("rollout.dynamic=2", "rollout.dynamic = 2 ... 'gae' ... use 0, or 'grpo'"),
+    ("data.curriculum=true", "data.curriculum = true ... 'gae' ... use false, or 'grpo'"),
+    (
+        "rollout.dynamic=2 ppo.estimator=grpo rollout.samples_per_prompt=4 reward.normalize=batch",
+        "reward.normalize = 'batch' ... rollout.dynamic ... 'running'",
+    ),
     ("ppo.estimator=remax reward.normalize=batch", "reward.normalize ... 'remax'"),
     ("ppo.estimator=remax ppo.whiten_rewards=true", "ppo.whiten_rewards ... 'remax' ... 'running'"),
     ("ppo.kl_in=loss", "ppo.kl_estimator = 'k1' ... 'full', 'k3' or 'k2'"),

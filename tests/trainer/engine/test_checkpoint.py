@@ -52,6 +52,7 @@ def snapshot() -> Snapshot:
         kl_coef_start=0.05,
         average={"model.layers.0.self_attn.q_proj.lora_a": lora * 0.5},
         value_scale=0.1 + 0.2,
+        walk={"further": 7, "resting": [[3, 1, 2]]},
         rollback=Rollback(7, "because", 1e-5, 0.1),
     )
 

@@ -43,6 +43,7 @@ SETTINGS = ("rollout.batch_size=8", "rollout.samples_per_prompt=2")
 FITTED = ("ppo.lam=0.7", "optim.micro_batch_tokens=40")
 PREFIXES = ("model.value_model=head", "ppo.prefix_scores=2", "ppo.kl_in=loss", "ppo.kl_estimator=full")
 GRPO = ("eval.prompts=1", "ppo.estimator=grpo", "ppo.kl_in=loss", "ppo.kl_estimator=k3", "optim.micro_batch_tokens=40")
+GRPO += ("rollout.dynamic=2", "data.curriculum=true")
 
 
 def arguments(folder: Path, name: str, *settings: str) -> list[str]:
@@ -84,7 +85,8 @@ def test_several_ranks_learn_what_one_learns(count: int, settings: tuple[str, ..
     assert all(not result.out and not result.err for result in results[1:]), "only the first rank reports"
     record(tiny_config(tmp_path, "run.name=one", *SETTINGS, *settings))
     assert largest_difference(measured(tmp_path, "several"), measured(tmp_path, "one")) < ROUNDING
-    last = [event for event in events_of(tmp_path, "several") if isinstance(event, Iteration)][-1]
+    *_, last = iterations = [event for event in events_of(tmp_path, "several") if isinstance(event, Iteration)]
+    assert any(len(one.difficulty) > 4 for one in iterations) == (settings is GRPO), "further prompts"
     assert len(last.ranks) == count
     assert all(0 < rank["waiting"] < rank["seconds"] and rank["sent"] > 0 for rank in last.ranks)
 

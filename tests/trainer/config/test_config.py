@@ -30,16 +30,21 @@ NASTY = "Ünï \"double\" 'single' \\ \n\ttab\r\x01 # = [x] 中"
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 ABOVE_ONE = ("ppo.dual_clip", "ppo.ratio_threshold", "ppo.importance_cap")  # or 0, which switches them off
 
-COMPANIONS: dict[str, dict[str, Any]] = {  # settings that an option requires
-    "model.value_init": {"value_model": "adapter"},
-    "ppo.kl_in": {"kl_estimator": "k3"},
+GROUPS: dict[str, dict[str, Any]] = {"ppo": {"estimator": "grpo"}, "rollout": {"samples_per_prompt": 2}}
+COMPANIONS: dict[str, dict[str, dict[str, Any]]] = {  # settings that an option requires
+    "model.value_init": {"model": {"value_model": "adapter"}},
+    "ppo.kl_in": {"ppo": {"kl_estimator": "k3"}},
+    "rollout.dynamic": GROUPS,
+    "data.curriculum": GROUPS,
 }
 
 
 def tables(key: str, value: Any) -> dict[str, Any]:
     """Return `ppo.clip` and 0.1 as `{"ppo": {"clip": 0.1}}`."""
     table, _, name = key.partition(".")
-    return {table: {name: value, **COMPANIONS.get(key, {})}}
+    found = {other: dict(settings) for other, settings in COMPANIONS.get(key, {}).items()}
+    found.setdefault(table, {})[name] = value
+    return found
 
 
 def value_of(config: Config, key: str) -> Any:

@@ -127,6 +127,27 @@ class FormatSource(_Weighted):
     column: ClassVar[str] = ""
 
 
+class CodeSource(_Weighted):
+    """1 if the program in the response passes the tests of its row, else 0; run apart, within limits. Linux only."""
+
+    kind: Literal["code"] = "code"
+    tests: str = setting(
+        "tests",
+        "Column of the data with the tests: Python statements, or a list of them or of input and output.",
+        min_length=1,
+    )
+    partial: bool = setting(False, "Score the share of the tests that pass, instead of 1 for all of them and 0 else.")
+    timeout: float = setting(10.0, "Time for all tests of a program.", unit="s", gt=0, le=600)
+    memory: int = setting(512, "Memory of each process of a program.", unit="MiB", ge=64)
+    processes: int = setting(8, "Processes and threads of a program.", ge=1)
+    files: int = setting(16, "Size of a file, and of all files together.", unit="MiB", ge=1)
+
+    @property
+    def column(self) -> str:
+        """Column of the data that it needs; empty if none."""
+        return self.tests
+
+
 def _from_string(value: Any) -> Any:
     """Expand shorthand such as 'lexicon' and 'rewards.py:score' to the table that it abbreviates."""
     if not isinstance(value, str):
@@ -146,8 +167,9 @@ SOURCES: dict[str, type[Section]] = {
     "choice": ChoiceSource,
     "json": JsonSource,
     "format": FormatSource,
+    "code": CodeSource,
 }
-VerifiedSource = MathSource | ChoiceSource | JsonSource | FormatSource
+VerifiedSource = MathSource | ChoiceSource | JsonSource | FormatSource | CodeSource
 """A source that checks an answer, and says why it scores as it does."""
 AnySource = PythonSource | LexiconSource | LengthSource | RegexSource | ModelSource | VerifiedSource
 RewardSource = Annotated[

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, assert_never
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 from trainer.config.reward_sources import (
     AnySource,
     ChoiceSource,
+    CodeSource,
     FormatSource,
     JsonSource,
     LengthSource,
@@ -26,6 +29,7 @@ from trainer.errors import RewardError, shortened
 from trainer.reward_types import RewardInput, RewardResult, RewardSource, SourceScores, TrainerState, Verdict
 from trainer.rewards.choice_reward import choice_verdict
 from trainer.rewards.code import Trust, trust_all
+from trainer.rewards.code_reward import code_verdict
 from trainer.rewards.format_reward import format_verdict
 from trainer.rewards.json_reward import json_verdict
 from trainer.rewards.math_reward import math_verdict
@@ -75,16 +79,33 @@ class VerifiedReward:
 
     name: str
     verdict: Callable[[RewardInput], Verdict]
+    between: Callable[[], None]  # called after each completion; may raise to end the scoring
+    workers: int = 1  # completions checked at a time
 
     def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
         """Return one score and one reason per sequence."""
-        verdicts = [self.verdict(row) for row in batch]
+        verdicts = []
+        with ThreadPoolExecutor(self.workers) as pool:
+            try:
+                for verdict in pool.map(self.verdict, batch):
+                    verdicts.append(verdict)
+                    self.between()
+            finally:
+                pool.shutdown(cancel_futures=True)
         reasons = [shortened(" ".join(verdict.reason.split()), _REASON) for verdict in verdicts]
         return SourceScores([verdict.score for verdict in verdicts], extra={self.name: reasons})
 
 
-def verified_reward(source: VerifiedSource, columns: Collection[str] | None = None) -> RewardSource:
-    """Return the source that checks answers. columns: as for `PythonReward`. Raises RewardError if it cannot check."""
+def verified_reward(
+    source: VerifiedSource,
+    columns: Collection[str] | None = None,
+    trust: Trust = trust_all,
+    between: Callable[[], None] = lambda: None,
+) -> RewardSource:
+    """Return the source that checks answers. Raises RewardError if it cannot check.
+
+    columns, trust: as for `build_rewards`. between: called after each response; may raise to end the scoring.
+    """
     if columns is not None and source.column and source.column not in columns:
         raise RewardError(
             f"reward source '{source.kind}' needs '{source.column}', which is not a column of the data; "
@@ -92,13 +113,15 @@ def verified_reward(source: VerifiedSource, columns: Collection[str] | None = No
         )
     match source:
         case MathSource():
-            return VerifiedReward("math", math_verdict(source))
+            return VerifiedReward("math", math_verdict(source), between)
         case ChoiceSource():
-            return VerifiedReward("choice", choice_verdict(source))
+            return VerifiedReward("choice", choice_verdict(source), between)
         case JsonSource():
-            return VerifiedReward("json", json_verdict(source))
+            return VerifiedReward("json", json_verdict(source), between)
         case FormatSource():
-            return VerifiedReward("format", format_verdict(source))
+            return VerifiedReward("format", format_verdict(source), between)
+        case CodeSource():
+            return VerifiedReward("code", code_verdict(source, trust), between, os.cpu_count() or 1)
         case _:
             assert_never(source)
 
@@ -122,7 +145,7 @@ def build_rewards(
     backbone: shared by the reward models that were trained on it, whatever adapter it has; the others load their own.
     max_new_tokens: the maximum length of a response, for `overlong_penalty`.
     micro_batch_tokens: tokens of one pass of reward models, padding included.
-    between_passes: called after each pass of a reward model; may raise to end the scoring.
+    between_passes: called after each pass of a reward model and each answer checked; may raise to end the scoring.
     trust: raises UntrustedCodeError for Python that must not run.
     modules: files that `load_functions` has run.
     ranks: those of the run, if there are several: reward models score a share of each batch on each, and functions
@@ -139,10 +162,11 @@ def build_rewards(
                 return OnFirstRank(function.name if function else source.path, function, ranks)
             case PythonSource():
                 return PythonReward(source.path, modules, trust, columns)
-            case MathSource() if ranks is not None and not ranks.alone:
-                return OnFirstRank("math", verified_reward(source, columns) if ranks.leads else None, ranks)
-            case MathSource() | ChoiceSource() | JsonSource() | FormatSource():
-                return verified_reward(source, columns)
+            case MathSource() | CodeSource() if ranks is not None and not ranks.alone:
+                first = verified_reward(source, columns, trust, between_passes) if ranks.leads else None
+                return OnFirstRank(source.kind, first, ranks)
+            case MathSource() | ChoiceSource() | JsonSource() | FormatSource() | CodeSource():
+                return verified_reward(source, columns, trust, between_passes)
             case LexiconSource():
                 from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
 
@@ -194,5 +218,5 @@ def load_functions(
         if isinstance(source, PythonSource):
             PythonReward(source.path, modules, trust, columns)
         elif isinstance(source, VerifiedSource):
-            verified_reward(source, columns)
+            verified_reward(source, columns, trust)
     return modules

@@ -63,9 +63,8 @@ def json_verdict(source: JsonSource) -> Callable[[RewardInput], Verdict]:
                 reference = None
             if reference is None:
                 return Verdict(None, f"no JSON in '{source.reference}'")
-        blocks = _FENCED.findall(row.completion)
         try:
-            value = _parsed(blocks[-1] if blocks else row.completion)
+            value = _parsed(last_block(row.completion))
             if error := best_match(fits.iter_errors(value)):
                 return Verdict(0.0, f"{error.json_path}: {error.message}")
             if reference is None or Draft202012Validator({"const": reference}).is_valid(value):
@@ -78,6 +77,12 @@ def json_verdict(source: JsonSource) -> Callable[[RewardInput], Verdict]:
             return Verdict(0.0, "JSON nested too deeply")
 
     return verdict
+
+
+def last_block(text: str) -> str:
+    """Return what is in the last fenced block of `text`, or all of it if there is none."""
+    blocks = _FENCED.findall(text)
+    return str(blocks[-1]) if blocks else text
 
 
 def _parsed(text: str) -> Any:

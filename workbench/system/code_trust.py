@@ -11,10 +11,11 @@ from pathlib import Path
 
 from trainer.config import parse_overrides
 from trainer.config.fields import Section
-from trainer.config.reward_sources import PythonSource
+from trainer.config.reward_sources import CodeSource, PythonSource
 from trainer.config.schema import Config, RewardConfig
 from trainer.errors import StorageError
 from trainer.rewards.code import Code, TrustedCode, code_of
+from trainer.rewards.code_reward import runner_code
 from workbench.system import output
 from workbench.system.environment import state_dir
 from workbench.text import visible
@@ -36,8 +37,13 @@ def _trusted_code(file: Path) -> TrustedCode:
 
 def untrusted_code(reward: RewardConfig) -> list[Code]:
     """Return the code that `reward` would run and the user has not trusted. Raises RewardError, StorageError."""
-    sources = (source for source in reward.sources if isinstance(source, PythonSource))
-    return trusted_code().untrusted([code for source in sources for code in code_of(source.path)])
+    codes: list[Code] = []
+    for source in reward.sources:
+        if isinstance(source, PythonSource):
+            codes += code_of(source.path)
+        elif isinstance(source, CodeSource):
+            codes.append(runner_code())
+    return trusted_code().untrusted(codes)
 
 
 def require_trust(reward: RewardConfig, *, given: bool) -> None:

@@ -114,13 +114,13 @@ def rank(kind: str, name: str, query: str) -> float:
     First the kind that the query begins with; then what is called like it, what begins with it, and the others, by
     kind. A setting is also called like the last part of its key.
     """
-    first, wanted = query.casefold().partition(" ")[0], query.casefold().strip()
-    kinds = len(KINDS)
+    wanted, kinds = query.casefold().strip(), len(KINDS)
+    first, _, rest = wanted.partition(" ")
     if first == kind:
-        return _STEP * 4 * kinds
+        wanted = rest.strip()
     names = (name.casefold(), name.casefold().rpartition(".")[2])
     called = 2 if wanted in names else any(one.startswith(wanted) for one in names)
-    return _STEP * (called * kinds + kinds - KINDS.index(kind))
+    return _STEP * ((4 * (first == kind) + called) * kinds + kinds - KINDS.index(kind))
 
 
 def around(text: str, words: str) -> str:

@@ -37,9 +37,10 @@ def code_verdict(source: CodeSource, trust: Trust) -> Callable[[RewardInput], Ve
     trust([runner_code()])
     if sys.platform != "linux":
         raise RewardError(f"reward source 'code': this system cannot limit what a program does: {_REMEDY}")
-    probe = _run(source, "answer = 6 * 7", ["assert answer == 42"])
+    patient = source.model_copy(update={"timeout": 60.0})  # a machine may be busy
+    probe = _run(patient, "answer = 6 * 7", ["assert answer == 42"])
     if not probe or not probe[0].get("passed"):
-        found = probe[0].get("error") or probe[0].get("reason") if probe else f"no answer in {source.timeout:g} s"
+        found = probe[0].get("error") or probe[0].get("reason") if probe else "no answer in 60 s"
         raise RewardError(f"reward source 'code': this system cannot limit what a program does ({found}): {_REMEDY}")
 
     def verdict(row: RewardInput) -> Verdict:
@@ -58,7 +59,7 @@ def code_verdict(source: CodeSource, trust: Trust) -> Callable[[RewardInput], Ve
         late = f"no answer in {source.timeout:g} s"
         reason = next((one["reason"] for one in found if not one["passed"]), late)
         share = passed / len(tests) if source.partial else 0.0
-        return Verdict(share, f"passed {passed} of {counted(len(tests), 'test')}: {reason}")
+        return Verdict(share, reason if len(tests) == 1 else f"passed {passed} of {len(tests)} tests: {reason}")
 
     return verdict
 

@@ -71,6 +71,8 @@ def json_verdict(source: JsonSource) -> Callable[[RewardInput], Verdict]:
                 return Verdict(1.0, "JSON as expected")
             expected, found = (shortened(json.dumps(one, ensure_ascii=False)) for one in (reference, value))
             return Verdict(0.0, f"expected {expected}, found {found}")
+        except json.JSONDecodeError as error:
+            return Verdict(0.0, f"no JSON: {error.msg} in line {error.lineno}")
         except ValueError as error:
             return Verdict(0.0, f"no JSON: {error}")
         except RecursionError:

@@ -15,7 +15,6 @@ from trainer.confidence import Interval, mean_interval
 from trainer.config import Config, load_config, parse_overrides, resolve_paths
 from trainer.config.loading import load_config_as
 from trainer.config.pairs import DPOConfig, as_ppo
-from trainer.config.schema import RewardConfig
 from trainer.data import Prompt, column_names, load_prompts
 from trainer.engine.dpo import began_with
 from trainer.engine.ppo import changed_since, run_prompts
@@ -97,10 +96,13 @@ def evaluate_checkpoint(
     return _report(measured, about, best_of), run.warnings
 
 
-def reward_of(folder: RunFolder, options: EvaluationOptions) -> RewardConfig:
-    """Return the reward that the evaluation will use. Raises ConfigError, UsageError."""
+def config_of(folder: RunFolder, reward: str = "") -> Config | DPOConfig:
+    """Return the configuration of a run with a policy. Raises ConfigError, UsageError.
+
+    reward: as for `EvaluationOptions`.
+    """
     schema: type[Config | DPOConfig] = DPOConfig if _policy_kind(folder) == "dpo" else Config
-    return load_config_as(schema, folder.config, _overrides(options.reward)).reward
+    return load_config_as(schema, folder.config, _overrides(reward))
 
 
 class _Run(NamedTuple):

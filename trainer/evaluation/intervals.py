@@ -60,6 +60,22 @@ def win_shares(policy: Floats, reference: Floats, same: npt.NDArray[np.bool_]) -
     return prompt_means((0.5 + 0.5 * np.where(same & ~np.isnan(ahead), 0.0, ahead)).reshape(len(policy), -1))
 
 
+def rank_correlation(x: Floats, y: Floats) -> float:
+    """Return Spearman's correlation of x and y [N]: that of their ranks, equal numbers sharing a rank.
+
+    Pairs with a NaN are left out; NaN where one side does not vary. Spearman 1904.
+    """
+    known, ranks = ~np.isnan(x) & ~np.isnan(y), []
+    x, y = x[known], y[known]
+    for values in (x, y):
+        _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+        rank = np.cumsum(counts) - (counts - 1) / 2
+        ranks.append(rank[place])
+    if any(len(rank) < 2 or rank.std() == 0 for rank in ranks):
+        return math.nan
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
 def best_of_n(scores: Floats, n: int) -> Floats:
     """Return, for each prompt, the expected highest score of n of its m responses, drawn without replacement.
 

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the evaluation; warnings and progress go to stderr."""
     folder = open_run(args.run, runs_dir(args))
     # Imported here, because this imports mlx: mistakes in the command line are reported first.
-    from trainer.engine.checkpoint_evaluation import EvaluationOptions, evaluate_checkpoint, reward_of
+    from trainer.engine.checkpoint_evaluation import EvaluationOptions, config_of, evaluate_checkpoint
     from trainer.runs.checkpoint_files import find_checkpoint
 
     options = EvaluationOptions(
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     )
     path, damaged = find_checkpoint(folder, args.checkpoint)
     output.note(f"evaluating '{path.name}' of run '{folder.name}'")
-    require_trust(reward_of(folder, options), given=args.trust_code or bool(options.reward))
+    require_trust(config_of(folder, options.reward).reward, given=args.trust_code or bool(options.reward))
     with _progress() as emit:
         report, warnings = evaluate_checkpoint(folder, path, options, emit, trust=trusted_code().check)
     for warning in [*damaged, *warnings]:

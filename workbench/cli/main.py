@@ -22,6 +22,7 @@ COMMANDS = {  # what adds the options of each, and its line in --help
     "runs": ("runs:add_runs", "list the runs"),
     "samples": ("runs:add_samples", "print or export the samples of a run"),
     "evaluate": ("evaluate:add_options", "compare a checkpoint of a run with its reference"),
+    "reward-bench": ("reward_bench:add_options", "say what a reward makes of a run's samples, and what games it"),
     "compare": ("compare:add_options", "compare runs: numbers, score against KL, curves, settings, texts"),
     "branch": ("experiments:add_branch", "go on from a checkpoint of a run with settings changed, as new runs"),
     "sweep": ("experiments:add_sweep", "train every combination of some settings on several seeds, and compare them"),

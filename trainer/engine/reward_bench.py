@@ -80,7 +80,7 @@ class RewardBench:
     prompts: int
     unscored: int  # responses that no source applies to; they are in no number below
     seconds_per_thousand: float
-    quantiles: dict[str, float]  # of the scores: 0, 5, 25, 50, 75, 95, 100%
+    quantiles: dict[str, float]  # of the scores: 0, 25, 50, 75, 100%
     mean: float
     deviation: float
     ties: float  # share of all pairs of responses whose scores are equal
@@ -151,7 +151,7 @@ def bench_reward(
     ]
     judged.sort(key=lambda one: one.score)
     found = scores[known]
-    shares = (0, 5, 25, 50, 75, 95, 100)
+    shares = (0, 25, 50, 75, 100)
     equal = sum(count * (count - 1) for count in Counter(np.round(found, 9).tolist()).values())
     several = [group for group in _groups(rows) if len(group) > 1]
     dead = sum(float(np.nanmax(scores[group]) - np.nanmin(scores[group])) <= ROUNDING for group in several)

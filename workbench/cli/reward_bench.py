@@ -95,10 +95,12 @@ def report_lines(report: RewardBench) -> Iterator[str]:
 
 def _verdict(report: RewardBench) -> Iterator[str]:
     """Yield in words what training would exploit, and what else speaks against the reward."""
-    for one in report.exploits:
-        yield f"Training will exploit it: {visible(one.name)} gains {number(one.gain.value, 2)} a response."
-    for one in report.unnoticed:
-        yield f"It does not mind: {visible(one.name)} scores as much as the response."
+    if report.exploits:
+        yield "Training will exploit it:"
+        yield from aligned([(f"  {visible(one.name)}", f"{one.gain.value:+.2f} a response") for one in report.exploits])
+    if report.unnoticed:
+        yield "It does not mind:"
+        yield from (f"  {visible(one.name)}" for one in report.unnoticed)
     for one in report.attacks:
         if one.error:
             yield f"It fails on {visible(one.name)}: {visible(one.error)}"

@@ -32,6 +32,7 @@ from workbench.kit.saving import ask_and_save
 from workbench.run.run_listing import SIGNS, Glance, Workspace, read_workspace
 from workbench.run.sentences import state_text
 from workbench.run.view import RunView
+from workbench.runs.bench_screen import RewardBenchScreen
 from workbench.runs.details import (
     Detail,
     detail_content,
@@ -88,6 +89,7 @@ class RunsPane(Pane):
         Binding("m", "mark", "compare", id="runs.mark", tooltip="Mark the run; mark two or more to compare them"),
         Binding("x", "export", "export", id="runs.export", tooltip="Save the comparison of the marked runs"),
         Binding("d", "ask('duplicate')", "duplicate", id="runs.duplicate", tooltip="Edit a copy of its configuration"),
+        Binding("w", "bench", "reward bench", id="runs.bench", tooltip="Try a reward on the run's stored samples"),
         Binding("e", "rename", "rename", id="runs.rename", tooltip="Rename the run"),
         Binding("delete,D", "trash", "trash", id="runs.trash", tooltip="Move the run to the trash"),
         Binding(
@@ -354,7 +356,7 @@ class RunsPane(Pane):
                 return run is not None and not self._in_trash and run.state != "training"
             case ("ask", "duplicate") | ["mark"]:
                 return run is not None and not self._in_trash
-            case ("ask", "branch") | ["copy"]:
+            case ("ask", "branch") | ["copy" | "bench"]:
                 return run is not None
             case "restore", last:
                 return bool(self._trashed) if last else run is not None and self._in_trash
@@ -381,6 +383,14 @@ class RunsPane(Pane):
     def action_ask(self, what: RunRequest) -> None:
         if (run := self.selected) is not None:
             self.post_message(self.Requested(what, run.folder.root))
+
+    @work(group="bench")
+    async def action_bench(self) -> None:
+        """Ask for a reward, and show what it makes of the selected run's samples."""
+        if (run := self.selected) is not None:
+            question = f"Reward to try on {run.name}: lexicon, file.py:function, or a list"
+            if reward := await self.app.push_screen_wait(TextPromptScreen(question, "lexicon")):
+                self.app.push_screen(RewardBenchScreen(run.folder.root, reward))
 
     def action_rename(self) -> None:
         if (run := self.selected) is None:

@@ -129,7 +129,8 @@ def test_the_command_says_first_what_training_will_exploit(
     command = ["reward-bench", str(folder.root), "--reward"]
     assert cli.main([*command, f"{place}:shouts"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2].startswith("Training will exploit it: '!' three times at the end gains ")
+    assert lines[2] == "Training will exploit it:"
+    assert lines[3].startswith("  '!' three times at the end  +")
     assert cli.main([*command, f"{place}:shouts", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["attacks"]
     assert cli.main([*command, f"{place}:nothing"]) == 3

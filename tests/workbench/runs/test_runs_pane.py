@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -10,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from rich.cells import cell_len
 from runs_app import RunsApp
@@ -27,7 +29,9 @@ from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.pane import Badge
 from workbench.run.view import RunView
+from workbench.runs import bench_screen
 from workbench.runs import pane as runs_pane
+from workbench.runs.bench_screen import RewardBenchScreen
 from workbench.runs.details import Detail, detail_content, read_detail, write_comparison
 from workbench.runs.pane import RunsPane
 from workbench.runs.table import COLUMNS, RunTable, age, column_widths, sorted_runs
@@ -556,3 +560,38 @@ async def test_scores_are_drawn_as_a_curve_that_is_no_column_to_sort_by_and_grow
         write_events(Path("runs/b-run"), iteration(6, score_mean=-1.0))
         app.pane.refresh_runs()
         await until(pilot, lambda: "█▁ " in curve())
+
+
+async def test_a_reward_is_tried_on_the_selected_run_and_closing_the_report_ends_the_trial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def program(*lines: str) -> None:
+        command = [sys.executable, "-c", "\n".join(("import os, sys, time", *lines))]
+        monkeypatch.setattr(bench_screen, "own_command", lambda *arguments: [*command, *arguments])
+
+    def report() -> str:
+        return str(app.screen.query_one("#report", Static).render())
+
+    folder = make_run("a-0001")
+    async with listed() as (app, pilot):
+        for fails in (0, 3):
+            program("print(*sys.argv[1:], '[/x]\\x1b[31m')", "print('why not', file=sys.stderr)", f"sys.exit({fails})")
+            app.table.focus()
+            await pilot.press("w")
+            await until(pilot, lambda: isinstance(app.screen, TextPromptScreen))
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, RewardBenchScreen) and "…" not in report())
+            told = "why not" if fails else f"reward-bench {Path(folder).resolve()} --reward lexicon [/x]"
+            assert "".join(report().split()).startswith("".join(told.split()))
+            assert "\x1b" not in report()
+            await pilot.press("escape")
+            await until(pilot, lambda: app.screen is app.screen_stack[0])
+        program("print(os.getpid(), file=open('pid', 'w'), flush=True)", "time.sleep(3600)")
+        app.table.focus()
+        await pilot.press("w")
+        await until(pilot, lambda: isinstance(app.screen, TextPromptScreen))
+        await pilot.press("enter")
+        await until(pilot, lambda: Path("pid").exists() and Path("pid").read_text().endswith("\n"))
+        await pilot.press("escape")
+        pid = int(Path("pid").read_text())
+        await until(pilot, lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")

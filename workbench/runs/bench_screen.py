@@ -1,0 +1,72 @@
+"""What a reward makes of a run's stored samples, as `ppo-workbench reward-bench` prints it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from asyncio.subprocess import DEVNULL, PIPE
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+from typing import ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.widgets import Static
+
+from workbench.kit.dialog import Dialog
+from workbench.system.children import last_error, own_command
+from workbench.system.code_trust import PASSED_ON, trusted_code
+from workbench.text import visible
+
+
+class RewardBenchScreen(Dialog[None]):
+    """The report on a reward. A process of its own makes it, so that a run under way loses little and never waits.
+
+    reward: as `--reward` takes it; naming a file trusts it. Closing the dialog ends the process.
+    """
+
+    TITLE = "Reward on stored samples"
+    HELP = (
+        "What the reward makes of responses that the run has stored, before anything trains on it. First what training "
+        "will exploit: cheap changes of a response that score more. Then the scores, what they go along with, and the "
+        "samples that it likes most and least."
+    )
+    DOCS = "rewards"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "close", id="reward-bench.close", tooltip="Close; what is not done is dropped"),
+        Binding("y", "copy", "copy", id="reward-bench.copy", tooltip="Copy the report"),
+    ]
+
+    def __init__(self, run: Path, reward: str) -> None:
+        super().__init__()
+        self._run, self._reward, self._text = run, reward, ""
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static(visible(f"{self._reward} on {self._run.name}"), markup=False, classes="question")
+            with VerticalScroll():
+                yield Static("Scoring the stored responses…", markup=False, id="report")
+
+    def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()
+        self._bench()
+
+    @work(group="bench")
+    async def _bench(self) -> None:
+        command = own_command("reward-bench", str(self._run.resolve()), "--reward", self._reward)
+        trusted = os.environ | {PASSED_ON: trusted_code().passed_on()}
+        process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=trusted)
+        try:
+            out, errors = await process.communicate()
+        except asyncio.CancelledError:  # the dialog was closed
+            with suppress(ProcessLookupError):
+                process.kill()
+            raise
+        self._text = out.decode(errors="replace") if process.returncode == 0 else last_error(BytesIO(errors))
+        self.query_one("#report", Static).update(visible(self._text, keep_newlines=True))
+
+    def action_copy(self) -> None:
+        self.copy(self._text, "the report")

@@ -11,14 +11,7 @@ from trainer.config.pairs import RewardModelConfig
 from trainer.config.schema import ModelConfig
 from trainer.errors import ModelError, StorageError, TrainerError, one_line
 from trainer.models.actor_critic import ActorCriticLLM
-from trainer.models.adapters import (
-    ADAPTER,
-    ADAPTER_FILE,
-    Parameters,
-    check_adapter,
-    read_adapter_config,
-    read_arrays,
-)
+from trainer.models.adapters import ADAPTER, ADAPTER_FILE, Parameters, check_adapter, read_adapter_config, read_arrays
 from trainer.models.backbone import LoadedModel
 from trainer.models.forward import family_of
 from trainer.models.peft_adapters import check_peft, is_peft, read_peft

@@ -25,12 +25,7 @@ from trainer.events import DataChanged, Evaluation, Event, Phase
 from trainer.files import PRIVATE, SHARED, is_file, read_regular, write_whole
 from trainer.models.actor_critic import ActorCriticLLM
 from trainer.models.backbone import LoadedModel, load_backbone
-from trainer.policy_checkpoint import (
-    Rollback,
-    Snapshot,
-    restore_snapshot,
-    take_snapshot,
-)
+from trainer.policy_checkpoint import Rollback, Snapshot, restore_snapshot, take_snapshot
 from trainer.ppo.loop import PPO, IterationResult
 from trainer.questions import Answer, Question
 from trainer.rewards import Rewards, build_rewards, load_functions

@@ -22,16 +22,7 @@ from trainer.engine.reward_model import RewardModelTraining
 from trainer.engine.run import Run
 from trainer.engine.trainable import Hooks, Trainable, check_shares
 from trainer.errors import OutOfMemoryError, TrainerError
-from trainer.events import (
-    DataChanged,
-    Evaluation,
-    Event,
-    Phase,
-    PhaseProgress,
-    RolledBack,
-    RunEnded,
-    State,
-)
+from trainer.events import DataChanged, Evaluation, Event, Phase, PhaseProgress, RolledBack, RunEnded, State
 from trainer.fitting.memory_limit import (
     REFUSED,
     Smaller,

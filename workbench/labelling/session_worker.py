@@ -17,35 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from trainer.engine.inbox import add_event
-from trainer.errors import (
-    DataError,
-    Interrupted,
-    ModelError,
-    StorageError,
-    TrainerError,
-    UsageError,
-    one_line,
-    writing,
-)
+from trainer.errors import DataError, Interrupted, ModelError, StorageError, TrainerError, UsageError, one_line, writing
 from trainer.events import HumanEvaluation
 from trainer.preferences.agreement import human_evaluation
 from trainer.preferences.queues import QueueContext
-from trainer.preferences.records import (
-    Item,
-    Judgement,
-    Progress,
-    SessionItem,
-    SessionPlan,
-    SessionRecord,
-    Text,
-)
-from trainer.preferences.sessions import (
-    LabelSession,
-    begin_session,
-    guidelines_text,
-    list_sessions,
-    open_session,
-)
+from trainer.preferences.records import Item, Judgement, Progress, SessionItem, SessionPlan, SessionRecord, Text
+from trainer.preferences.sessions import LabelSession, begin_session, guidelines_text, list_sessions, open_session
 from trainer.preferences.store import PreferenceStore
 from trainer.questions import Answer, Question
 from trainer.runs.folder import RunFolder

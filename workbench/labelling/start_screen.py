@@ -23,15 +23,7 @@ from workbench.kit.dialog import ChoiceList
 from workbench.kit.keys import keys_of, with_keys
 from workbench.labelling.dialogs import LabelForm, columns_field, columns_in, path_field, row, text_field
 from workbench.labelling.item_view import LabelView
-from workbench.labelling.plans import (
-    QUEUES,
-    SessionOptions,
-    UserQueue,
-    first_item,
-    labeller_name,
-    plan_line,
-    planned,
-)
+from workbench.labelling.plans import QUEUES, SessionOptions, UserQueue, first_item, labeller_name, plan_line, planned
 from workbench.labelling.texts import texts_of
 from workbench.text import aligned, moment, visible
 

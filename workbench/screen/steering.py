@@ -22,14 +22,7 @@ from workbench.labelling.plans import labelling_material
 from workbench.run.sentences import title, urgent_first
 from workbench.run.supervisor import Request
 from workbench.runs.new_configuration import ask_for_settings
-from workbench.screen.dialogs import (
-    RunQuestion,
-    TrustScreen,
-    UnsavedScreen,
-    branch_question,
-    resume_plan,
-    start_plan,
-)
+from workbench.screen.dialogs import RunQuestion, TrustScreen, UnsavedScreen, branch_question, resume_plan, start_plan
 from workbench.screen.panes import Panes
 from workbench.system.code_trust import trusted_code, untrusted_code
 from workbench.training.alarms import AlarmScreen

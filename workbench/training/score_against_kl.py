@@ -8,16 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workbench.compare.compared_run import mean_of
-from workbench.compare.frontier import (
-    BEST,
-    CURSOR,
-    LIMIT,
-    Curve,
-    Point,
-    batch_points,
-    evaluation_points,
-    plot,
-)
+from workbench.compare.frontier import BEST, CURSOR, LIMIT, Curve, Point, batch_points, evaluation_points, plot
 from workbench.run.view import RunView
 from workbench.text import Line, fit_end, fit_start, number, plain, visible
 from workbench.training.chart import LETTERS, fitting

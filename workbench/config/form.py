@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Container
 from textual.content import Content
 from textual.events import Resize
@@ -35,7 +35,7 @@ from workbench.config.fields import (
 from workbench.config.rows import ConfigRows, FieldRow, SectionRow, View, help_content, rows_of, value_span
 from workbench.kit.dialog import AnswerScreen, Reply
 from workbench.kit.drawing import CutText
-from workbench.kit.keys import with_keys
+from workbench.kit.keys import bind, hidden_key, with_keys
 from workbench.kit.pane import MountedWhole
 from workbench.kit.saving import PathSuggester
 from workbench.text import visible
@@ -50,9 +50,9 @@ class FieldEditor(Input):
     """Input for the text of a setting: enter submits it, escape cancels. leave: called when the user leaves it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "submit", "set", id="config-editor.submit", tooltip="Set the typed value"),
-        Binding("escape", "leave", "cancel", id="config-editor.cancel", tooltip="Leave the value as it was"),
-        Binding("tab", "cursor_right", "complete", id="config-editor.complete", tooltip="Take the suggested path"),
+        bind("enter", "submit", "set", "config-editor.submit", "Set the typed value"),
+        bind("escape", "leave", "cancel", "config-editor.cancel", "Leave the value as it was"),
+        bind("tab", "cursor_right", "complete", "config-editor.complete", "Take the suggested path"),
     ]
 
     def __init__(self, field: Setting, value: Any, leave: Callable[[], None]) -> None:
@@ -81,15 +81,13 @@ class ConfigForm(MountedWhole, Container):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", "edit", id="config.edit", tooltip="Edit or switch the value; fold a section"),
-        Binding("right,plus", "step(1)", "more", show=False, id="config.more", tooltip="Raise the value, or unfold"),
-        Binding("left,minus", "step(-1)", "less", show=False, id="config.less", tooltip="Lower the value, or fold"),
-        Binding(
-            "v", "view", "view", id="config.view", tooltip="Change the view: basic settings, all, or the changed ones"
-        ),
-        Binding("y", "copy", "copy", show=False, id="config.copy", tooltip="Copy the setting or section as TOML"),
-        Binding("backspace", "reset", "reset", show=False, id="config.reset", tooltip="Restore the preset's value"),
-        Binding("f", "fold_all", "fold", show=False, id="config.fold", tooltip="Fold or unfold all sections"),
+        bind("enter", "choose", "edit", "config.edit", "Edit or switch the value; fold a section"),
+        hidden_key("right,plus", "step(1)", "more", "config.more", "Raise the value, or unfold"),
+        hidden_key("left,minus", "step(-1)", "less", "config.less", "Lower the value, or fold"),
+        bind("v", "view", "view", "config.view", "Change the view: basic settings, all, or the changed ones"),
+        hidden_key("y", "copy", "copy", "config.copy", "Copy the setting or section as TOML"),
+        hidden_key("backspace", "reset", "reset", "config.reset", "Restore the preset's value"),
+        hidden_key("f", "fold_all", "fold", "config.fold", "Fold or unfold all sections"),
     ]
 
     @dataclass

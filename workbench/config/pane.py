@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from rich.cells import cell_len
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.events import Resize, Show
@@ -33,7 +33,7 @@ from workbench.config.views import TomlView, cost_content
 from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import AnswerScreen, Reply, TextPromptScreen
 from workbench.kit.drawing import CutText
-from workbench.kit.keys import with_keys
+from workbench.kit.keys import bind, hidden_key, with_keys
 from workbench.kit.pane import Pane
 from workbench.run.view import RunView
 from workbench.system.machine import room_for
@@ -60,27 +60,16 @@ class ConfigPane(Pane):
         "Reward models and DPO are shown as read-only TOML."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("w,ctrl+s", "save", "save", id="config.save", tooltip="Save the file; a preset as a file of your own"),
-        Binding("W", "save(True)", "save as", show=False, id="config.save-as", tooltip="Save under another name"),
-        Binding("p", "open", "presets", id="config.open", tooltip="Open a preset or another file"),
-        Binding("slash", "search", "search", id="config.search", tooltip="Search names and descriptions"),
-        Binding("t,ctrl+t", "toggle_toml", "TOML", id="config.toml", tooltip="Show or hide the TOML"),
-        Binding(
-            "u,ctrl+z", "travel('undo')", "undo", id="config.undo", tooltip="Undo the last change, in form or TOML"
-        ),
-        Binding(
-            "U,ctrl+y",
-            "travel('redo')",
-            "redo",
-            show=False,
-            id="config.redo",
-            tooltip="Redo the change that was undone",
-        ),
-        Binding("e,ctrl+n", "problem(1)", "problem", id="config.problem", tooltip="Go to the next problem"),
-        Binding(
-            "E", "problem(-1)", "problem", show=False, id="config.problem-up", tooltip="Go to the previous problem"
-        ),
-        Binding("escape", "back", "back", show=False, id="config.back", tooltip="End the search; leave the TOML"),
+        bind("w,ctrl+s", "save", "save", "config.save", "Save the file; a preset as a file of your own"),
+        hidden_key("W", "save(True)", "save as", "config.save-as", "Save under another name"),
+        bind("p", "open", "presets", "config.open", "Open a preset or another file"),
+        bind("slash", "search", "search", "config.search", "Search names and descriptions"),
+        bind("t,ctrl+t", "toggle_toml", "TOML", "config.toml", "Show or hide the TOML"),
+        bind("u,ctrl+z", "travel('undo')", "undo", "config.undo", "Undo the last change, in form or TOML"),
+        hidden_key("U,ctrl+y", "travel('redo')", "redo", "config.redo", "Redo the change that was undone"),
+        bind("e,ctrl+n", "problem(1)", "problem", "config.problem", "Go to the next problem"),
+        hidden_key("E", "problem(-1)", "problem", "config.problem-up", "Go to the previous problem"),
+        hidden_key("escape", "back", "back", "config.back", "End the search; leave the TOML"),
     ]
 
     @dataclass

@@ -8,7 +8,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from rich.cells import set_cell_size
 from textual import events, on
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.content import Content
 from textual.geometry import Size
 from textual.message import Message
@@ -18,6 +18,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from workbench.kit.drawing import SelectableLines
+from workbench.kit.keys import hidden_key
 from workbench.text import Line, Piece, WrappedLine
 
 _GUTTER = 2
@@ -28,12 +29,12 @@ Item = TypeVar("Item")
 def cursor_bindings(area: str, item: str) -> list[BindingType]:
     """Return the keys that move the cursor. area: of the ids, as in `runs.up`. item: what the help calls an item."""
     return [
-        Binding("up", "move(-1)", "up", show=False, id=f"{area}.up", tooltip=f"Go to the {item} above"),
-        Binding("down", "move(1)", "down", show=False, id=f"{area}.down", tooltip=f"Go to the {item} below"),
-        Binding("pageup", "page(-1)", "page up", show=False, id=f"{area}.page-up", tooltip="Go up a page"),
-        Binding("pagedown", "page(1)", "page down", show=False, id=f"{area}.page-down", tooltip="Go down a page"),
-        Binding("home", "move_to(0)", "first", show=False, id=f"{area}.first", tooltip=f"Go to the first {item}"),
-        Binding("end", "move_to(-1)", "last", show=False, id=f"{area}.last", tooltip=f"Go to the last {item}"),
+        hidden_key("up", "move(-1)", "up", f"{area}.up", f"Go to the {item} above"),
+        hidden_key("down", "move(1)", "down", f"{area}.down", f"Go to the {item} below"),
+        hidden_key("pageup", "page(-1)", "page up", f"{area}.page-up", "Go up a page"),
+        hidden_key("pagedown", "page(1)", "page down", f"{area}.page-down", "Go down a page"),
+        hidden_key("home", "move_to(0)", "first", f"{area}.first", f"Go to the first {item}"),
+        hidden_key("end", "move_to(-1)", "last", f"{area}.last", f"Go to the last {item}"),
     ]
 
 

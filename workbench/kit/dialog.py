@@ -11,7 +11,7 @@ from rich.style import Style
 from textual import on, work
 from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
@@ -20,7 +20,7 @@ from textual.widget import Widget
 from textual.widgets import Button, Input, OptionList, SelectionList, Static, TextArea
 
 from workbench.kit.footer import KeyFooter
-from workbench.kit.keys import ANYWHERE, keys_of
+from workbench.kit.keys import ANYWHERE, bind, hidden_key, keys_of
 from workbench.kit.pane import MountedWhole
 from workbench.text import fit_start, padded, typed, visible
 
@@ -74,13 +74,11 @@ class ConfirmScreen(Dialog[bool]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "dismiss(True)", "yes", id="confirm.yes", tooltip="Confirm"),
-        Binding("n,escape", "dismiss(False)", "no", id="confirm.no", tooltip="Close without a change"),
-        Binding(
-            "left,right,up,down", "app.focus_next", "other", show=False, id="confirm.other", tooltip="Switch buttons"
-        ),
-        Binding("pagedown", "read(1)", "read on", id="confirm.on", tooltip="Scroll what is asked about down"),
-        Binding("pageup", "read(-1)", "back", show=False, id="confirm.back", tooltip="Scroll what is asked about up"),
+        bind("y", "dismiss(True)", "yes", "confirm.yes", "Confirm"),
+        bind("n,escape", "dismiss(False)", "no", "confirm.no", "Close without a change"),
+        hidden_key("left,right,up,down", "app.focus_next", "other", "confirm.other", "Switch buttons"),
+        bind("pagedown", "read(1)", "read on", "confirm.on", "Scroll what is asked about down"),
+        hidden_key("pageup", "read(-1)", "back", "confirm.back", "Scroll what is asked about up"),
     ]
 
     def __init__(
@@ -145,7 +143,7 @@ class AnswerScreen(Dialog[str | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "cancel", id="answer.cancel", tooltip="Close without a change")
+        bind("escape", "dismiss", "cancel", "answer.cancel", "Close without a change")
     ]
 
     def __init__(self, question: str, answers: Sequence[Reply]) -> None:
@@ -186,7 +184,7 @@ class TextPromptScreen(Dialog[str | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "cancel", id="prompt.cancel", tooltip="Close without a change")
+        bind("escape", "cancel", "cancel", "prompt.cancel", "Close without a change")
     ]
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.content import Content
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
@@ -18,6 +18,7 @@ from textual.visual import VisualType
 from textual.widget import Widget
 from textual.widgets import Static
 
+from workbench.kit.keys import hidden_key
 from workbench.text import MISSING, Line, Piece, WrappedLine, fit_start, following, plain, visible
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def scroll_bindings(
 ) -> list[BindingType]:
     """Return the keys that scroll a text. area, names: of the ids, as in `ask.up`. action: template for each action."""
     return [
-        Binding(key, action.format(how), description, show=False, id=f"{area}.{name}", tooltip=tooltip)
+        hidden_key(key, action.format(how), description, f"{area}.{name}", tooltip)
         for name, (key, how, description, tooltip) in zip(names.split(), _SCROLLING, strict=True)
     ]
 

@@ -24,7 +24,7 @@ from textual.widgets import Input, Markdown, Static
 from workbench.kit.command_provider import PaletteEntry, around
 from workbench.kit.dialog import Dialog
 from workbench.kit.drawing import scroll_bindings
-from workbench.kit.keys import remapped, with_keys
+from workbench.kit.keys import bind, remapped, with_keys
 from workbench.kit.pane import Pane
 from workbench.text import has_words, visible
 
@@ -91,9 +91,9 @@ class HelpScreen(Dialog[None]):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"help--{part}" for part in ("group", "key", "description", "unavailable")}
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "close", id="help.close", tooltip="Close the help"),
-        Binding("slash", "focus('Input')", "search", id="help.search", tooltip="Search keys and descriptions"),
-        Binding("enter", "read", "read more", id="help.read", tooltip="Read the page of the documentation about this"),
+        bind("escape", "dismiss", "close", "help.close", "Close the help"),
+        bind("slash", "focus('Input')", "search", "help.search", "Search keys and descriptions"),
+        bind("enter", "read", "read more", "help.read", "Read the page of the documentation about this"),
         *scroll_bindings("help", "up down page-up page-down first last", "scroll('{}')"),
     ]
 
@@ -186,9 +186,7 @@ def pages() -> dict[str, str]:
 class DocScreen(Dialog[None]):
     """A page of the documentation. Links to other pages open them here; others are only shown."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "close", id="docs.close", tooltip="Close the page"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [bind("escape", "dismiss", "close", "docs.close", "Close the page")]
 
     def __init__(self, page: str) -> None:
         super().__init__()

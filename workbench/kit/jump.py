@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 from textual import events
 from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.geometry import Offset
 from textual.screen import Screen
 from textual.widgets import Static
 
 from workbench.kit.dialog import Dialog
-from workbench.kit.keys import remapped
+from workbench.kit.keys import bind, remapped
 from workbench.kit.pane_strip import TopLines
 
 LETTERS = "asdfghjklwertyuiopzxcvbnm1234567890"  # without q, which quits
@@ -23,9 +23,7 @@ LETTERS = "asdfghjklwertyuiopzxcvbnm1234567890"  # without q, which quits
 class JumpScreen(Dialog[None]):
     """Overlay with a letter on each target, which goes there; the keys of the panes go to them as ever."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "cancel", id="jump.cancel", tooltip="Close without a jump"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [bind("escape", "dismiss", "cancel", "jump.cancel", "Close without a jump")]
 
     def __init__(self, below: Screen[Any]) -> None:
         super().__init__()

@@ -25,9 +25,6 @@ from textual.keys import Keys
 from trainer.files import read_toml
 from workbench.text import visible
 
-hidden_key = partial(Binding, show=False)
-"""A binding that the footer does not show."""
-
 PRESETS = Path(__file__).parent / "keymaps"
 
 _F_KEY = re.compile(r"f\d+")
@@ -35,10 +32,19 @@ _ID = re.compile(r"\{([a-z-]+\.[a-z-]+)\}")
 _ROOMS = ("config", "kit", "labelling", "log", "reward_model", "runs", "samples", "screen", "training")
 
 
+def bind(keys: str, action: str, description: str, id: str, tooltip: str, **more: Any) -> Binding:
+    """Return a binding as every one of ours is: users remap it by its id, and the help shows its tooltip."""
+    return Binding(keys, action, description, id=id, tooltip=tooltip, **more)
+
+
+hidden_key = partial(bind, show=False)
+"""A binding that the footer does not show."""
+
+
 ANYWHERE: list[BindingType] = [
-    Binding("question_mark,f1", "app.help", "help", id="app.help", tooltip="Show help, and all keys that work here"),
-    Binding("ctrl+o,J", "app.jump", "jump", id="app.jump", tooltip="Put a letter on every pane and control"),
-    Binding("q,ctrl+q", "app.leave", "quit", id="app.leave", tooltip="Quit; a run can stop or continue headless"),
+    bind("question_mark,f1", "app.help", "help", "app.help", "Show help, and all keys that work here"),
+    bind("ctrl+o,J", "app.jump", "jump", "app.jump", "Put a letter on every pane and control"),
+    bind("q,ctrl+q", "app.leave", "quit", "app.leave", "Quit; a run can stop or continue headless"),
 ]
 """Keys of the application, which Textual hides from a modal screen: each dialog binds them itself."""
 

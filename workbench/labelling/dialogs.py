@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Container, Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widget import Widget
@@ -19,6 +19,7 @@ from trainer.errors import TrainerError, counted
 from trainer.preferences.records import FLAGGED, Judgement, SessionItem
 from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import Dialog, PlainArea
+from workbench.kit.keys import bind, hidden_key
 from workbench.kit.saving import PathSuggester
 from workbench.labelling.texts import copy_text, judgement_text, plain_text, texts_of
 from workbench.text import as_sent, duration, fit_end, has_words, typed, visible
@@ -124,11 +125,9 @@ class GuidelinesScreen(Dialog[bool]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "enter", "dismiss(True)", "go on", priority=True, id="label-guidelines.go-on", tooltip="Start labelling"
-        ),
-        Binding("escape", "dismiss(False)", "close", id="label-guidelines.close", tooltip="Close the guidelines"),
-        Binding("g", "dismiss(False)", "close", show=False, id="label-guidelines.same", tooltip="Close the guidelines"),
+        bind("enter", "dismiss(True)", "go on", "label-guidelines.go-on", "Start labelling", priority=True),
+        bind("escape", "dismiss(False)", "close", "label-guidelines.close", "Close the guidelines"),
+        hidden_key("g", "dismiss(False)", "close", "label-guidelines.same", "Close the guidelines"),
     ]
 
     def __init__(self, text: str, *, begin: bool = False) -> None:
@@ -161,10 +160,8 @@ class NoteScreen(Dialog[str | None]):
     """Note dialog. Its result is the edited note; None if it is unchanged. Every key that closes it keeps the text."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,escape", "keep", "keep", priority=True, id="label-note.keep", tooltip="Save the note and close"),
-        Binding(
-            "ctrl+j", "line", "new line", priority=True, show=False, id="label-note.line", tooltip="Start a new line"
-        ),
+        bind("enter,escape", "keep", "keep", "label-note.keep", "Save the note and close", priority=True),
+        hidden_key("ctrl+j", "line", "new line", "label-note.line", "Start a new line", priority=True),
     ]
 
     def __init__(self, text: str) -> None:
@@ -191,9 +188,9 @@ class LabelHistoryScreen(LabelForm[int | None]):
 
     AUTO_FOCUS = "OptionList"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "filter", id="label-history.filter", tooltip="List the labels with these words"),
-        Binding("y", "copy", "copy", id="label-history.copy", tooltip="Copy prompt, completions and choice"),
-        Binding("escape,h", "close", "close", id="label-history.close", tooltip="Return to the next item"),
+        bind("slash", "filter", "filter", "label-history.filter", "List the labels with these words"),
+        bind("y", "copy", "copy", "label-history.copy", "Copy prompt, completions and choice"),
+        bind("escape,h", "close", "close", "label-history.close", "Return to the next item"),
     ]
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]
 

@@ -22,7 +22,7 @@ from textual.widgets import Static
 
 from trainer.errors import BusyError, TrainerError, one_line
 from trainer.preferences.records import FLAGGED, Judgement, SessionItem, Verdict
-from workbench.kit.keys import keys_of, remapped
+from workbench.kit.keys import bind, keys_of, remapped
 from workbench.kit.pane import Badge, Pane
 from workbench.labelling import texts
 from workbench.labelling.item_view import LabelView
@@ -108,7 +108,7 @@ class LabelPane(Pane):
     HELP = _HELP
     DOCS = "labelling"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(key, action, description, show=group is _SHOWN, id=f"label.{name}", tooltip=tooltip)
+        bind(key, action, description, f"label.{name}", tooltip, show=group is _SHOWN)
         for group in (_DECIDING, _SHOWN, _MORE)
         for key, action, description, name, tooltip in group
     ]

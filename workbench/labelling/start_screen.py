@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Container, Vertical
 from textual.content import Content
 from textual.widgets import Input, OptionList, Select
@@ -20,7 +20,7 @@ from textual.widgets.selection_list import Selection
 from trainer.errors import TrainerError, UsageError, counted, one_line
 from trainer.preferences.records import SessionRecord
 from workbench.kit.dialog import ChoiceList
-from workbench.kit.keys import keys_of, with_keys
+from workbench.kit.keys import bind, hidden_key, keys_of, with_keys
 from workbench.labelling.dialogs import LabelForm, columns_field, columns_in, path_field, row, text_field
 from workbench.labelling.item_view import LabelView
 from workbench.labelling.plans import QUEUES, SessionOptions, UserQueue, first_item, labeller_name, plan_line, planned
@@ -35,8 +35,8 @@ class QueueList(ChoiceList):
     """List of queues that the user includes or leaves out; the screen handles enter."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space", "select", "toggle", id="label-start.toggle", tooltip="Include this queue, or leave it out"),
-        Binding("enter", "screen.begin", "begin", show=False, id="label-start.begin-here", tooltip="Begin"),
+        bind("space", "select", "toggle", "label-start.toggle", "Include this queue, or leave it out"),
+        hidden_key("enter", "screen.begin", "begin", "label-start.begin-here", "Begin"),
     ]
 
 
@@ -57,8 +57,8 @@ class LabelStartScreen(LabelForm[SessionOptions | None]):
     )
     DOCS = "labelling"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+r", "begin", "begin", id="label-start.begin", tooltip="Begin or resume (from any field)"),
-        Binding("escape", "close", "close", id="label-start.close", tooltip="Close without a session"),
+        bind("ctrl+r", "begin", "begin", "label-start.begin", "Begin or resume (from any field)"),
+        bind("escape", "close", "close", "label-start.close", "Close without a session"),
     ]
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (190, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-low"), (24, "-middle"), (36, "-high")]

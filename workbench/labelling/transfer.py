@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Mount
@@ -20,6 +20,7 @@ from trainer.files import is_folder, may_exist, unused
 from trainer.preferences.records import Preference, Text
 from trainer.preferences.store import PreferenceStore
 from workbench.kit.dialog import ConfirmScreen
+from workbench.kit.keys import bind
 from workbench.kit.saving import given_path
 from workbench.labelling.dialogs import LabelForm, choice, columns_field, columns_in, path_field, row
 from workbench.text import fit_start, visible
@@ -63,8 +64,8 @@ class ImportPreferencesScreen(LabelForm[str | None]):
     HELP = "Adds preferences from a file. {label-import.go-on} shows what would be added, and once more adds it."
     DOCS = "preferences"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+r", "go_on", "preview, import", id="label-import.go-on", tooltip="Preview, then import"),
-        Binding("escape", "close", "close", id="label-import.close", tooltip="Close, and stop an import"),
+        bind("ctrl+r", "go_on", "preview, import", "label-import.go-on", "Preview, then import"),
+        bind("escape", "close", "close", "label-import.close", "Close, and stop an import"),
     ]
 
     def __init__(self, store: Path) -> None:
@@ -193,8 +194,8 @@ class ExportPreferencesScreen(LabelForm[str | None]):
     HELP = "Writes the labels to a file that another trainer reads. {label-export.write} writes it from any field."
     DOCS = "preferences"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+r", "write", "write", id="label-export.write", tooltip="Write the file (from any field)"),
-        Binding("escape", "close", "close", id="label-export.close", tooltip="Close without exporting"),
+        bind("ctrl+r", "write", "write", "label-export.write", "Write the file (from any field)"),
+        bind("escape", "close", "close", "label-export.close", "Close without exporting"),
     ]
 
     def __init__(self, store: Path) -> None:

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.events import Print
 from textual.widgets import Input, Static
 
@@ -19,6 +19,7 @@ from trainer.errors import counted
 from trainer.events import Event, RunEnded, RunStarted
 from workbench.kit.cursor_list import CursorList, FilterField, cursor_bindings, under_cursor
 from workbench.kit.drawing import CutText
+from workbench.kit.keys import bind, hidden_key
 from workbench.kit.pane import Badge, Pane, Throttled
 from workbench.kit.saving import ask_and_save, write_lines
 from workbench.run.sentences import level_sign, resumption, sentences
@@ -130,11 +131,11 @@ class LogPane(Pane):
         "errors. The file named on the border keeps what they print. On the last line, the list follows new ones."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "filter", id="log.filter", tooltip="Show the lines with these words"),
-        Binding("v", "severity", "severity", id="log.severity", tooltip="Show all, warnings and errors, or errors"),
-        Binding("x", "export", "save", id="log.export", tooltip="Save the lines that are shown"),
-        Binding("y", "copy", "copy", id="log.copy", tooltip="Copy the line under the cursor"),
-        Binding("escape", "back", "all lines", show=False, id="log.back", tooltip="Remove the filter"),
+        bind("slash", "filter", "filter", "log.filter", "Show the lines with these words"),
+        bind("v", "severity", "severity", "log.severity", "Show all, warnings and errors, or errors"),
+        bind("x", "export", "save", "log.export", "Save the lines that are shown"),
+        bind("y", "copy", "copy", "log.copy", "Copy the line under the cursor"),
+        hidden_key("escape", "back", "all lines", "log.back", "Remove the filter"),
     ]
 
     def __init__(self, path: Path | None, *, id: str | None = None) -> None:

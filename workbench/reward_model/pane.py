@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.events import Resize, Show
@@ -22,7 +22,7 @@ from trainer.errors import TrainerError, counted
 from trainer.reward_model.predictions import PairPrediction
 from workbench.kit.cursor_list import FilterField
 from workbench.kit.dialog import ConfirmScreen
-from workbench.kit.keys import keys_of
+from workbench.kit.keys import bind, hidden_key, keys_of
 from workbench.kit.pane import Pane
 from workbench.kit.saving import ask_and_save, write_lines
 from workbench.reward_model.charts import RewardCharts
@@ -104,24 +104,22 @@ class RewardModelPane(Pane):
         "is or by how their lengths differ."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "open", id="reward-model.open", tooltip="Show the selected pair in full"),
-        Binding("escape", "close", "back", id="reward-model.close", tooltip="Return to the charts and the list"),
-        Binding("left", "go(1)", "older run", id="reward-model.older", tooltip="Show the next older reward model"),
-        Binding("right", "go(-1)", "newer run", id="reward-model.newer", tooltip="Show the next newer reward model"),
-        Binding("slash", "filter", "filter", id="reward-model.filter", tooltip="List the pairs with these words"),
-        Binding("v", "next_chart", "next chart", id="reward-model.chart", tooltip="Show the next of the four charts"),
-        Binding("m", "mark", "mark", id="reward-model.mark", tooltip="Mark the pair, or remove its mark"),
-        Binding("y", "copy", "copy", show=False, id="reward-model.copy", tooltip="Copy this pair and its rewards"),
-        Binding("x", "export", "export", show=False, id="reward-model.export", tooltip="Save the listed pairs"),
-        Binding("o", "sort(False)", "sort", show=False, id="reward-model.sort", tooltip="List in the next order"),
-        Binding("O", "sort(True)", "reverse", show=False, id="reward-model.reverse", tooltip="Reverse the order"),
-        Binding("X", "stop", "stop", id="reward-model.stop", tooltip="Save a checkpoint and end this training"),
-        Binding("l", "label", "label again", id="reward-model.label", tooltip="Label the marked pairs or this one"),
-        Binding("L", "label(True)", "label wrong", id="reward-model.label-wrong", tooltip="Label all listed ✗ again"),
-        Binding("n", "next(1)", "next pair", id="reward-model.next", tooltip="Open the next pair"),
-        Binding(
-            "N", "next(-1)", "previous pair", show=False, id="reward-model.before", tooltip="Open the previous pair"
-        ),
+        bind("enter", "open", "open", "reward-model.open", "Show the selected pair in full"),
+        bind("escape", "close", "back", "reward-model.close", "Return to the charts and the list"),
+        bind("left", "go(1)", "older run", "reward-model.older", "Show the next older reward model"),
+        bind("right", "go(-1)", "newer run", "reward-model.newer", "Show the next newer reward model"),
+        bind("slash", "filter", "filter", "reward-model.filter", "List the pairs with these words"),
+        bind("v", "next_chart", "next chart", "reward-model.chart", "Show the next of the four charts"),
+        bind("m", "mark", "mark", "reward-model.mark", "Mark the pair, or remove its mark"),
+        hidden_key("y", "copy", "copy", "reward-model.copy", "Copy this pair and its rewards"),
+        hidden_key("x", "export", "export", "reward-model.export", "Save the listed pairs"),
+        hidden_key("o", "sort(False)", "sort", "reward-model.sort", "List in the next order"),
+        hidden_key("O", "sort(True)", "reverse", "reward-model.reverse", "Reverse the order"),
+        bind("X", "stop", "stop", "reward-model.stop", "Save a checkpoint and end this training"),
+        bind("l", "label", "label again", "reward-model.label", "Label the marked pairs or this one"),
+        bind("L", "label(True)", "label wrong", "reward-model.label-wrong", "Label all listed ✗ again"),
+        bind("n", "next(1)", "next pair", "reward-model.next", "Open the next pair"),
+        hidden_key("N", "next(-1)", "previous pair", "reward-model.before", "Open the previous pair"),
     ]
 
     @dataclass

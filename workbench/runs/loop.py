@@ -8,9 +8,10 @@ from typing import ClassVar, NamedTuple
 
 from rich.cells import cell_len
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
 from workbench.kit.cursor_list import CursorList
+from workbench.kit.keys import hidden_key
 from workbench.run.run_listing import Workspace
 from workbench.text import Line, fit_start, padded, plain
 
@@ -100,9 +101,9 @@ class HomeLoop(CursorList[Station]):
         f"home-loop--{role}" for role in ("key", "title", "next", "lit", "cursor", "muted")
     }
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "move(-1)", "left", show=False, id="home.left", tooltip="Go to the station before"),
-        Binding("right", "move(1)", "right", show=False, id="home.right", tooltip="Go to the station after"),
-        Binding("down", "leave", "runs", show=False, id="home.down", tooltip="Go to the runs"),
+        hidden_key("left", "move(-1)", "left", "home.left", "Go to the station before"),
+        hidden_key("right", "move(1)", "right", "home.right", "Go to the station after"),
+        hidden_key("down", "leave", "runs", "home.down", "Go to the runs"),
     ]
     following = 0
 

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Container, VerticalScroll
 from textual.content import Content
 from textual.events import Show
@@ -26,7 +26,7 @@ from workbench.compare.compared_run import RunGroup, read_configs
 from workbench.kit.cursor_list import CursorList, FilterField
 from workbench.kit.dialog import ConfirmScreen, TextPromptScreen
 from workbench.kit.drawing import CutText, Drawn
-from workbench.kit.keys import keys_of
+from workbench.kit.keys import bind, hidden_key, keys_of
 from workbench.kit.pane import Badge, Pane, Throttled
 from workbench.kit.saving import ask_and_save
 from workbench.run.run_listing import SIGNS, Glance, Workspace, read_workspace
@@ -70,9 +70,9 @@ class RunsPane(Pane):
         "their KL: up and to the left is better. A run in the trash can be restored."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", "choose", id="home.choose", tooltip="Do what the cursor is on"),
+        bind("enter", "choose", "choose", "home.choose", "Do what the cursor is on"),
         *(
-            Binding(key, f"choose('{name}')", text, show=False, id=f"home.{name}", tooltip=tooltip)
+            hidden_key(key, f"choose('{name}')", text, f"home.{name}", tooltip)
             for key, name, text, tooltip in (
                 ("1,g", "configure", "new configuration", "Make a configuration in three questions"),
                 ("2,t", "train", "train", "Train the configuration"),
@@ -81,25 +81,23 @@ class RunsPane(Pane):
                 ("5", "use", "train on it", "Use the reward model as the reward, and train on it"),
             )
         ),
-        Binding("enter", "ask('open')", "open", id="runs.open", tooltip="Show the selected run in the panes"),
-        Binding("slash", "filter", "filter", id="runs.filter", tooltip="List runs by name, state, model or reward"),
-        Binding("r", "ask('resume')", "resume", id="runs.resume", tooltip="Resume training from the newest checkpoint"),
-        Binding("b", "ask('branch')", "branch", id="runs.branch", tooltip="Go on from a checkpoint with new settings"),
-        Binding("R", "restore(False)", "restore", id="runs.restore", tooltip="Move the run out of the trash"),
-        Binding("m", "mark", "compare", id="runs.mark", tooltip="Mark the run; mark two or more to compare them"),
-        Binding("x", "export", "export", id="runs.export", tooltip="Save the comparison of the marked runs"),
-        Binding("d", "ask('duplicate')", "duplicate", id="runs.duplicate", tooltip="Edit a copy of its configuration"),
-        Binding("w", "bench", "reward bench", id="runs.bench", tooltip="Try a reward on the run's stored samples"),
-        Binding("e", "rename", "rename", id="runs.rename", tooltip="Rename the run"),
-        Binding("delete,D", "trash", "trash", id="runs.trash", tooltip="Move the run to the trash"),
-        Binding(
-            "u", "restore(True)", "undo", id="runs.undo", tooltip="Restore the run that was moved to the trash last"
-        ),
-        Binding("T", "show_trash", "trash list", id="runs.show-trash", tooltip="List the trash, or the runs again"),
-        Binding("y", "copy", "copy path", show=False, id="runs.copy", tooltip="Copy the path of the run's folder"),
-        Binding("o", "sort(False)", "sort", show=False, id="runs.sort", tooltip="Sort by the next column"),
-        Binding("O", "sort(True)", "reverse", show=False, id="runs.reverse", tooltip="Reverse the order"),
-        Binding("escape", "back", "all runs", show=False, id="runs.back", tooltip="Remove the filter; leave the trash"),
+        bind("enter", "ask('open')", "open", "runs.open", "Show the selected run in the panes"),
+        bind("slash", "filter", "filter", "runs.filter", "List runs by name, state, model or reward"),
+        bind("r", "ask('resume')", "resume", "runs.resume", "Resume training from the newest checkpoint"),
+        bind("b", "ask('branch')", "branch", "runs.branch", "Go on from a checkpoint with new settings"),
+        bind("R", "restore(False)", "restore", "runs.restore", "Move the run out of the trash"),
+        bind("m", "mark", "compare", "runs.mark", "Mark the run; mark two or more to compare them"),
+        bind("x", "export", "export", "runs.export", "Save the comparison of the marked runs"),
+        bind("d", "ask('duplicate')", "duplicate", "runs.duplicate", "Edit a copy of its configuration"),
+        bind("w", "bench", "reward bench", "runs.bench", "Try a reward on the run's stored samples"),
+        bind("e", "rename", "rename", "runs.rename", "Rename the run"),
+        bind("delete,D", "trash", "trash", "runs.trash", "Move the run to the trash"),
+        bind("u", "restore(True)", "undo", "runs.undo", "Restore the run that was moved to the trash last"),
+        bind("T", "show_trash", "trash list", "runs.show-trash", "List the trash, or the runs again"),
+        hidden_key("y", "copy", "copy path", "runs.copy", "Copy the path of the run's folder"),
+        hidden_key("o", "sort(False)", "sort", "runs.sort", "Sort by the next column"),
+        hidden_key("O", "sort(True)", "reverse", "runs.reverse", "Reverse the order"),
+        hidden_key("escape", "back", "all runs", "runs.back", "Remove the filter; leave the trash"),
     ]
 
     @dataclass

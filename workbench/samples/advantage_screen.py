@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.content import Content
 
 from trainer.errors import counted
@@ -16,6 +16,7 @@ from trainer.runs.samples import SampleSettings
 from workbench.kit.axes import number_text
 from workbench.kit.dialog import Dialog
 from workbench.kit.drawing import DRAWN, ScrolledLines, scroll_bindings
+from workbench.kit.keys import bind
 from workbench.run.sample_reader import PER_RESPONSE
 from workbench.run.sample_table import TokenSample
 from workbench.samples.token_facts import (
@@ -55,12 +56,10 @@ class AdvantageScreen(Dialog[int]):
     """Dialog that shows the formulas with a token's numbers; returns the index of the token shown last."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "close", "close", id="advantage.close", tooltip="Return to the sample at this token"),
-        Binding(
-            "left", "neighbour(-1)", "previous token", id="advantage.earlier", tooltip="Explain the previous token"
-        ),
-        Binding("right", "neighbour(1)", "next token", id="advantage.later", tooltip="Explain the next token"),
-        Binding("y", "copy", "copy", id="advantage.copy", tooltip="Copy the whole calculation"),
+        bind("escape", "close", "close", "advantage.close", "Return to the sample at this token"),
+        bind("left", "neighbour(-1)", "previous token", "advantage.earlier", "Explain the previous token"),
+        bind("right", "neighbour(1)", "next token", "advantage.later", "Explain the next token"),
+        bind("y", "copy", "copy", "advantage.copy", "Copy the whole calculation"),
     ]
 
     def __init__(self, sample: TokenSample, index: int) -> None:

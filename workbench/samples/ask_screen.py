@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Button, Input, OptionList, Select, Static, TextArea
@@ -24,6 +24,7 @@ from trainer.errors import TrainerError, counted
 from trainer.questions import Answer, Question, Writer, WrittenResponse, unanswered
 from workbench.kit.dialog import Dialog, PlainArea
 from workbench.kit.drawing import Drawn, ScrolledLines, scroll_bindings, wrapped
+from workbench.kit.keys import bind
 from workbench.kit.word_diff import word_diff
 from workbench.run.sample_table import TokenSample
 from workbench.samples.export import parsed
@@ -75,15 +76,11 @@ class AskScreen(Dialog[None]):
     HELP = "Asks the policy, and the reference beside it, to go on with a text. {ask.write} sends it from any field."
     DOCS = "samples"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+r", "write", "generate", id="ask.write", tooltip="Generate responses; requests are queued"),
-        Binding("o", "switch('by_score')", "best first", id="ask.order", tooltip="Sort by score, or by time"),
-        Binding(
-            "d", "switch('diff')", "diff", id="ask.diff", tooltip="Mark words that differ between policy and reference"
-        ),
-        Binding(
-            "y", "copy", "copy", id="ask.copy", tooltip="Copy the request at the top of the list and its responses"
-        ),
-        Binding("escape", "dismiss", "close", id="ask.close", tooltip="Close and cancel pending requests"),
+        bind("ctrl+r", "write", "generate", "ask.write", "Generate responses; requests are queued"),
+        bind("o", "switch('by_score')", "best first", "ask.order", "Sort by score, or by time"),
+        bind("d", "switch('diff')", "diff", "ask.diff", "Mark words that differ between policy and reference"),
+        bind("y", "copy", "copy", "ask.copy", "Copy the request at the top of the list and its responses"),
+        bind("escape", "dismiss", "close", "ask.close", "Close and cancel pending requests"),
     ]
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-normal"), (132, "-wide")]
 

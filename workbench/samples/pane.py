@@ -10,12 +10,12 @@ from typing import ClassVar
 
 from textual import events, on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
 from trainer.errors import StorageError
 from trainer.runs.folder import RunFolder
 from workbench.kit.dialog import AnswerScreen, Reply
-from workbench.kit.keys import hidden_key
+from workbench.kit.keys import bind, hidden_key
 from workbench.kit.pane import Pane
 from workbench.kit.saving import ask_and_save
 from workbench.run.sample_query import EXAMPLES, Condition
@@ -59,17 +59,17 @@ class SamplesPane(Pane):
         channels="\n".join(f"{channel.label}: {channel.help}" for channel in CHANNELS.values()),
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "open", id="samples.open", tooltip="Show the selected sample token by token"),
-        Binding("escape", "close", "back", id="samples.close", tooltip="Return to the list"),
-        Binding("n", "next(1)", "next sample", id="samples.next", tooltip="Open the next sample of the list"),
-        hidden_key("N", "next(-1)", "previous sample", id="samples.before", tooltip="Open the previous sample"),
-        Binding("m", "bookmark", "mark", id="samples.bookmark", tooltip="Mark the sample, or remove its mark"),
-        Binding("h", "history", "history", id="samples.history", tooltip="Compare responses to this prompt"),
-        Binding("a,p", "ask", "ask", id="samples.ask", tooltip="Ask policy and reference to respond to a prompt now"),
-        Binding("f", "try_from_here", "try", id="samples.try", tooltip="Continue from the cursor with another token"),
-        Binding("x", "export", "export", id="samples.export", tooltip="Export JSONL or Markdown"),
-        Binding("y", "copy", "copy", id="samples.copy", tooltip="Copy prompt and response, or the token in a sample"),
-        hidden_key("Y", "copy_sample", "copy sample", id="samples.copy-all", tooltip="Copy prompt and response"),
+        bind("enter", "open", "open", "samples.open", "Show the selected sample token by token"),
+        bind("escape", "close", "back", "samples.close", "Return to the list"),
+        bind("n", "next(1)", "next sample", "samples.next", "Open the next sample of the list"),
+        hidden_key("N", "next(-1)", "previous sample", "samples.before", "Open the previous sample"),
+        bind("m", "bookmark", "mark", "samples.bookmark", "Mark the sample, or remove its mark"),
+        bind("h", "history", "history", "samples.history", "Compare responses to this prompt"),
+        bind("a,p", "ask", "ask", "samples.ask", "Ask policy and reference to respond to a prompt now"),
+        bind("f", "try_from_here", "try", "samples.try", "Continue from the cursor with another token"),
+        bind("x", "export", "export", "samples.export", "Export JSONL or Markdown"),
+        bind("y", "copy", "copy", "samples.copy", "Copy prompt and response, or the token in a sample"),
+        hidden_key("Y", "copy_sample", "copy sample", "samples.copy-all", "Copy prompt and response"),
     ]
 
     def __init__(self, ask: Ask, *, id: str | None = None) -> None:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from rich.cells import cell_len
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Container, Vertical
 from textual.widgets import Static
 from textual.worker import get_current_worker
@@ -21,6 +21,7 @@ from workbench.kit.cursor_list import CursorList, cursor_bindings, under_cursor
 from workbench.kit.dialog import Dialog
 from workbench.kit.drawing import ScrolledLines, scroll_bindings, wrapped
 from workbench.kit.glyphs import sparkline
+from workbench.kit.keys import bind
 from workbench.kit.theming import no_color
 from workbench.kit.word_diff import Part, word_diff
 from workbench.run.sample_query import Condition, Order
@@ -109,11 +110,11 @@ class PromptHistoryScreen(Dialog[SampleKey | None]):
 
     HORIZONTAL_BREAKPOINTS = [(0, "-stacked"), (100, "-beside")]
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "open", id="history.open", tooltip="Open this response in the Samples pane"),
-        Binding("b", "base", "base", id="history.base", tooltip="Compare the others with this response"),
-        Binding("d", "toggle_diff", "changes", id="history.diff", tooltip="Mark changes, or show the text"),
-        Binding("y", "copy", "copy", id="history.copy", tooltip="Copy prompt and this response"),
-        Binding("escape", "dismiss", "close", id="history.close", tooltip="Return to the samples"),
+        bind("enter", "open", "open", "history.open", "Open this response in the Samples pane"),
+        bind("b", "base", "base", "history.base", "Compare the others with this response"),
+        bind("d", "toggle_diff", "changes", "history.diff", "Mark changes, or show the text"),
+        bind("y", "copy", "copy", "history.copy", "Copy prompt and this response"),
+        bind("escape", "dismiss", "close", "history.close", "Return to the samples"),
     ]
 
     def __init__(self, folder: RunFolder, sample: Sample | TokenSample) -> None:

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 from rich.cells import cell_len
 from textual import work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
@@ -27,7 +27,7 @@ from trainer.runs.listing import PPO
 from trainer.runs.samples import kept_iterations
 from workbench.kit.cursor_list import BlockList, FilterField, cursor_bindings
 from workbench.kit.drawing import CutText
-from workbench.kit.keys import hidden_key, with_keys
+from workbench.kit.keys import bind, hidden_key, with_keys
 from workbench.kit.pane import MountedWhole
 from workbench.run.bookmarks import Bookmarks
 from workbench.run.sample_query import Order, Query, parse_query
@@ -119,28 +119,28 @@ class SampleListView(MountedWhole, Vertical):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "go(-1)", "earlier", id="samples.earlier", tooltip="Go to the previous iteration"),
-        Binding("right", "go(1)", "later", id="samples.later", tooltip="Go to the next iteration"),
-        Binding("end", "follow", "newest", id="samples.follow", tooltip="Follow the newest iteration"),
-        Binding("slash", "filter", "search", id="samples.filter", tooltip="Search texts and numbers"),
-        Binding("escape", "clear", "show all", id="sample-filter.clear", tooltip="End the search and show all samples"),
-        hidden_key("down", "leave", "to the list", id="sample-filter.down", tooltip="Go to the matches"),
-        Binding("o", "order", "order", id="samples.order", tooltip="Sort by score, KL or length, or do not sort"),
-        hidden_key("O", "reverse", "reverse", id="samples.reverse", tooltip="Reverse the order"),
-        Binding("r", "whole_run", "whole run", id="samples.whole-run", tooltip="List all iterations, or one"),
+        bind("left", "go(-1)", "earlier", "samples.earlier", "Go to the previous iteration"),
+        bind("right", "go(1)", "later", "samples.later", "Go to the next iteration"),
+        bind("end", "follow", "newest", "samples.follow", "Follow the newest iteration"),
+        bind("slash", "filter", "search", "samples.filter", "Search texts and numbers"),
+        bind("escape", "clear", "show all", "sample-filter.clear", "End the search and show all samples"),
+        hidden_key("down", "leave", "to the list", "sample-filter.down", "Go to the matches"),
+        bind("o", "order", "order", "samples.order", "Sort by score, KL or length, or do not sort"),
+        hidden_key("O", "reverse", "reverse", "samples.reverse", "Reverse the order"),
+        bind("r", "whole_run", "whole run", "samples.whole-run", "List all iterations, or one"),
         hidden_key(
             "right_square_bracket,full_stop",
             "outlier(1)",
             "next outlier",
-            id="samples.next-outlier",
-            tooltip=f"Go to the next {_FAR}",
+            "samples.next-outlier",
+            f"Go to the next {_FAR}",
         ),
         hidden_key(
             "left_square_bracket,comma",
             "outlier(-1)",
             "previous outlier",
-            id="samples.outlier-before",
-            tooltip=f"Go to the previous {_FAR}",
+            "samples.outlier-before",
+            f"Go to the previous {_FAR}",
         ),
     ]
 

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 from rich.segment import Segment
 from rich.style import Style
 from textual import events, work
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
@@ -25,6 +25,7 @@ from trainer.runs.folder import RunFolder
 from workbench.kit.banner import NOTE_SECONDS, Banner
 from workbench.kit.drawing import SelectableLines
 from workbench.kit.glyphs import block
+from workbench.kit.keys import bind, hidden_key
 from workbench.run.sample_reader import read_channel_columns
 from workbench.run.sample_table import TokenSample
 from workbench.samples.advantage_screen import AdvantageScreen
@@ -45,14 +46,10 @@ Blocks = Literal["off", "one", "strip"]
 _STRIP = {"R": "reward", "K": "kl", "V": "value", "A": "advantage"}
 _ROWS: dict[Blocks, int] = {"off": 1, "one": 2, "strip": 1 + len(_STRIP)}  # on the screen, for a line of the response
 _ALL = 10**9  # tokens
-_OUTLIER = "robust z over 3.5, or not a finite number"
+_FAR = "robust z over 3.5, or not a finite number"
 _NOT_LAID_OUT = TokenLayout([], 0, [], frozenset())
 _MARGIN = 2  # columns at the left, for labels of block rows; always present, so that line breaks do not move
 _ITALIC = Style(italic=True)  # for marks such as the stop; dimmed text on their background would be unreadable
-
-
-def _key(key: str, action: str, description: str, name: str, tooltip: str, *, show: bool = False) -> Binding:
-    return Binding(key, action, description, show=show, id=f"tokens.{name.replace('_', '-')}", tooltip=tooltip)
 
 
 class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=False):
@@ -61,31 +58,38 @@ class TokenText(SelectableLines, ScrollView, can_focus=True, inherit_bindings=Fa
     TEXT_FROM = _MARGIN
     COMPONENT_CLASSES: ClassVar[set[str]] = {"token-text--muted"}
     BINDINGS: ClassVar[list[BindingType]] = [
-        _key("left", "token(-1)", "previous token", "left", "Go to the previous token"),
-        _key("right", "token(1)", "next token", "right", "Go to the next token"),
-        _key("up", "line(-1)", "up", "up", "Go up a line; above the first line, scroll the prompt"),
-        _key("down", "line(1)", "down", "down", "Go down a line"),
-        _key("pageup", "page(-1)", "page up", "page-up", "Go up a page"),
-        _key("pagedown", "page(1)", "page down", "page-down", "Go down a page"),
-        _key("home", f"token({-_ALL})", "first token", "first", "Go to the first token"),
-        _key(
-            "right_square_bracket,full_stop",
-            "outlier(1)",
-            "next outlier",
-            "next-outlier",
-            f"Next: {_OUTLIER}",
-            show=True,
+        hidden_key("left", "token(-1)", "previous token", "tokens.left", "Go to the previous token"),
+        hidden_key("right", "token(1)", "next token", "tokens.right", "Go to the next token"),
+        hidden_key("up", "line(-1)", "up", "tokens.up", "Go up a line; above the first line, scroll the prompt"),
+        hidden_key("down", "line(1)", "down", "tokens.down", "Go down a line"),
+        hidden_key("pageup", "page(-1)", "page up", "tokens.page-up", "Go up a page"),
+        hidden_key("pagedown", "page(1)", "page down", "tokens.page-down", "Go down a page"),
+        hidden_key("home", f"token({-_ALL})", "first token", "tokens.first", "Go to the first token"),
+        bind("right_square_bracket,full_stop", "outlier(1)", "next outlier", "tokens.next-outlier", f"Next: {_FAR}"),
+        hidden_key(
+            "left_square_bracket,comma", "outlier(-1)", "previous outlier", "tokens.outlier-before", f"Previous: {_FAR}"
         ),
-        _key("left_square_bracket,comma", "outlier(-1)", "previous outlier", "outlier-before", f"Previous: {_OUTLIER}"),
-        _key("enter", "choose", "explain", "choose", "Show how the token's advantage was calculated", show=True),
-        _key("b", "scale", "batch scale", "scale", "Scale colours to this sample or to its batch", show=True),
-        _key("g", "blocks", "blocks", "blocks", "Blocks below the text: none, one channel, or four", show=True),
-        _key("W", "toggle('whitespace')", "spaces", "whitespace", "Show spaces as dots"),
+        bind("enter", "choose", "explain", "tokens.choose", "Show how the token's advantage was calculated"),
+        bind("b", "scale", "batch scale", "tokens.scale", "Scale colours to this sample or to its batch"),
+        bind("g", "blocks", "blocks", "tokens.blocks", "Blocks below the text: none, one channel, or four"),
+        hidden_key("W", "toggle('whitespace')", "spaces", "tokens.whitespace", "Show spaces as dots"),
         *(
-            _key(c.key, f"channel('{c.name}')", c.label, c.name, f"Colour by {c.label}: {c.help}")
-            for c in CHANNELS.values()
+            hidden_key(
+                c.key,
+                f"channel('{name}')",
+                c.label,
+                f"tokens.{name.replace('_', '-')}",
+                f"Colour by {c.label}: {c.help}",
+            )
+            for name, c in CHANNELS.items()
         ),
-        _key("underscore", "underline", "underline", "underline", "Underline by the present channel as well, or stop"),
+        hidden_key(
+            "underscore",
+            "underline",
+            "underline",
+            "tokens.underline",
+            "Underline by the present channel as well, or stop",
+        ),
     ]
 
     cursor: reactive[int] = reactive(0, init=False, repaint=False)  # a token

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.widgets import Button, Static
@@ -23,6 +23,7 @@ from trainer.runs.listing import summary_of
 from workbench.config.estimates import estimate
 from workbench.config.fields import fields_by_key, shown, toml_line
 from workbench.kit.dialog import AnswerScreen, ConfirmScreen, Reply, button_label
+from workbench.kit.keys import bind
 from workbench.run.sentences import change_words
 from workbench.system.code_trust import code_text
 from workbench.system.machine import room_for
@@ -35,9 +36,7 @@ _NAMED = 4  # most changed settings that are named
 class QuitScreen(AnswerScreen):
     """Dialog that asks what should happen to the run called `run` when the user leaves; None means to stay."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "stay", id="quit.stay", tooltip="Close this dialog")
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [bind("escape", "dismiss", "stay", "quit.stay", "Close this dialog")]
 
     def __init__(self, run: str) -> None:
         answers = (
@@ -52,7 +51,7 @@ class UnsavedScreen(ConfirmScreen):
     """Dialog that asks whether to discard the changes of the configuration `name`. saves: to save them instead."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("w", "save", "save", id="unsaved.save", tooltip="Save the configuration, then go on"),
+        bind("w", "save", "save", "unsaved.save", "Save the configuration, then go on")
     ]
 
     def __init__(self, name: str) -> None:
@@ -155,8 +154,8 @@ class RunQuestion(ConfirmScreen):
     """Asks whether to train as planned. Enter agrees: the question says what will happen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "dismiss(True)", "train", key_display="enter", id="confirm.yes", tooltip="Train as planned"),
-        Binding("n,escape", "dismiss(False)", "cancel", id="confirm.no", tooltip="Close without a change"),
+        bind("y", "dismiss(True)", "train", "confirm.yes", "Train as planned", key_display="enter"),
+        bind("n,escape", "dismiss(False)", "cancel", "confirm.no", "Close without a change"),
     ]
 
     def __init__(self, plan: Plan, yes: str) -> None:

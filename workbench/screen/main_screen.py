@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.events import DescendantFocus
 from textual.message import Message
@@ -27,7 +27,7 @@ from workbench.config.form import ConfigForm
 from workbench.config.pane import ConfigPane
 from workbench.kit.banner import Banner
 from workbench.kit.footer import KeyFooter
-from workbench.kit.keys import keys_of
+from workbench.kit.keys import bind, hidden_key, keys_of
 from workbench.kit.pane import MountedWhole, Pane, Throttled
 from workbench.kit.pane_strip import TopLines
 from workbench.kit.theming import ALL_STYLES
@@ -65,28 +65,16 @@ class MainScreen(MountedWhole, Screen[None]):
     COMMANDS: ClassVar = {Finder}
     AUTO_FOCUS: ClassVar[str | None] = ""  # the first pane takes the focus itself
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space", "ask('start')", "start", id="run.start", tooltip="Train the configuration on the screen"),
-        Binding("space", "ask('pause')", "pause", id="run.pause", tooltip="Pause within a token or micro-batch"),
-        Binding("space", "ask('resume')", "resume", id="run.resume", tooltip="Resume the paused run"),
-        Binding("s", "ask('step')", "one iteration", id="run.step", tooltip="Train one iteration, then pause"),
-        Binding("c", "ask('checkpoint')", "checkpoint", id="run.checkpoint", tooltip="Save a checkpoint now"),
-        Binding("X", "ask('stop')", "stop", id="run.stop", tooltip="Save a checkpoint and end the run"),
-        Binding(
-            "exclamation_mark",
-            "ask('alarm')",
-            "alarm",
-            id="alarm.open",
-            tooltip="Show the active alarms and their fixes",
-        ),
-        Binding(
-            "F",
-            "ask('fix')",
-            "fix",
-            id="alarm.fix",
-            tooltip="Apply the first fix of the most severe alarm, if you agree",
-        ),
+        bind("space", "ask('start')", "start", "run.start", "Train the configuration on the screen"),
+        bind("space", "ask('pause')", "pause", "run.pause", "Pause within a token or micro-batch"),
+        bind("space", "ask('resume')", "resume", "run.resume", "Resume the paused run"),
+        bind("s", "ask('step')", "one iteration", "run.step", "Train one iteration, then pause"),
+        bind("c", "ask('checkpoint')", "checkpoint", "run.checkpoint", "Save a checkpoint now"),
+        bind("X", "ask('stop')", "stop", "run.stop", "Save a checkpoint and end the run"),
+        bind("exclamation_mark", "ask('alarm')", "alarm", "alarm.open", "Show the active alarms and their fixes"),
+        bind("F", "ask('fix')", "fix", "alarm.fix", "Apply the first fix of the most severe alarm, if you agree"),
         *(
-            Binding(key, f"show_pane('{pane}')", title, show=False, id=f"pane.{pane}", tooltip=f"Go to {title}: {what}")
+            hidden_key(key, f"show_pane('{pane}')", title, f"pane.{pane}", f"Go to {title}: {what}")
             for key, pane, title, what in (
                 ("f9", "home", "Home", "the next step, and the runs"),
                 ("f2", "config", "Config", "settings and presets"),
@@ -97,20 +85,11 @@ class MainScreen(MountedWhole, Screen[None]):
                 ("f8", "log", "Log", "alerts and output of libraries"),
             )
         ),
-        Binding("f7", "show_runs", "Runs", show=False, id="pane.runs", tooltip="Go to the runs, in Home"),
-        Binding(
-            "left_parenthesis",
-            "step_pane(-1)",
-            "previous pane",
-            show=False,
-            id="pane.previous",
-            tooltip="Go to the previous pane",
-        ),
-        Binding(
-            "right_parenthesis", "step_pane(1)", "next pane", show=False, id="pane.next", tooltip="Go to the next pane"
-        ),
-        Binding("z", "zoom", "zoom", id="pane.zoom", tooltip="Enlarge this pane, or show all panes again"),
-        Binding("escape", "put_away", "hide message", show=False, id="app.put_away", tooltip="Hide the message on top"),
+        hidden_key("f7", "show_runs", "Runs", "pane.runs", "Go to the runs, in Home"),
+        hidden_key("left_parenthesis", "step_pane(-1)", "previous pane", "pane.previous", "Go to the previous pane"),
+        hidden_key("right_parenthesis", "step_pane(1)", "next pane", "pane.next", "Go to the next pane"),
+        bind("z", "zoom", "zoom", "pane.zoom", "Enlarge this pane, or show all panes again"),
+        hidden_key("escape", "put_away", "hide message", "app.put_away", "Hide the message on top"),
     ]
 
     def __init__(self, opening: Opening, document: ConfigDocument, settings: ScreenSettings) -> None:

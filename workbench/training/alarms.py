@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import ClassVar
 
 from rich.cells import cell_len
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import OptionList, Static
@@ -17,7 +16,7 @@ from textual.widgets.option_list import Option
 
 from trainer.events import Alarm, Fix
 from workbench.kit.dialog import Dialog
-from workbench.kit.keys import keys_of
+from workbench.kit.keys import bind, hidden_key, keys_of
 from workbench.run.sentences import evidence, level_sign, title, urgent_first
 from workbench.text import Line, fit_start, padded, visible
 
@@ -38,7 +37,6 @@ def alarm_line(alarms: Sequence[Alarm], width: int, key: str) -> Line:
 
 _AROUND = 13  # lines of the screen that are neither text nor fixes
 _MOST_FIXES = 5  # fixes visible at once
-_First = partial(Binding, priority=True)
 
 
 class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
@@ -49,20 +47,18 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "close", id="alarm.close", tooltip="Close without a change"),
-        Binding("delete,D", "choose", "dismiss", id="alarm.put-away", tooltip="Dismiss this alarm"),
-        Binding("y", "copy", "copy", id="alarm.copy", tooltip="Copy the text of this alarm"),
+        bind("escape", "dismiss", "close", "alarm.close", "Close without a change"),
+        bind("delete,D", "choose", "dismiss", "alarm.put-away", "Dismiss this alarm"),
+        bind("y", "copy", "copy", "alarm.copy", "Copy the text of this alarm"),
         # With priority, because the list of fixes would handle these keys itself.
-        _First(
-            "left", "other(-1)", "previous", id="alarm.newer", tooltip="Show the previous alarm (the worst is first)"
+        bind(
+            "left", "go(-1)", "previous", "alarm.newer", "Show the previous alarm (the worst is first)", priority=True
         ),
-        _First("right", "other(1)", "next", id="alarm.older", tooltip="Show the next alarm"),
-        _First("pageup", "page(-1)", "page up", show=False, id="alarm.page-up", tooltip="Scroll the text a page up"),
-        _First(
-            "pagedown", "page(1)", "page down", show=False, id="alarm.page-down", tooltip="Scroll the text a page down"
-        ),
-        Binding("up", "move(-1)", "up", show=False, id="alarm.up", tooltip="Select the fix above, or scroll up"),
-        Binding("down", "move(1)", "down", show=False, id="alarm.down", tooltip="Select the fix below, or scroll down"),
+        bind("right", "go(1)", "next", "alarm.older", "Show the next alarm", priority=True),
+        hidden_key("pageup", "page(-1)", "page up", "alarm.page-up", "Scroll the text a page up", priority=True),
+        hidden_key("pagedown", "page(1)", "page down", "alarm.page-down", "Scroll the text a page down", priority=True),
+        hidden_key("up", "move(-1)", "up", "alarm.up", "Select the fix above, or scroll up"),
+        hidden_key("down", "move(1)", "down", "alarm.down", "Select the fix below, or scroll down"),
     ]
 
     def __init__(self, alarms: Sequence[Alarm], fixes: Callable[[Alarm], Sequence[Fix]]) -> None:
@@ -80,7 +76,7 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
             yield OptionList(markup=False)
             yield Static(id="alarm-keys", markup=False, classes="detail")
 
-    def action_other(self, by: int) -> None:
+    def action_go(self, by: int) -> None:
         if 0 <= self._at + by < len(self._alarms):
             self._at += by
             self._show()

@@ -10,7 +10,7 @@ from textwrap import wrap
 from typing import ClassVar, Literal
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Container, Vertical
 from textual.content import Content
 from textual.message import Message
@@ -22,7 +22,7 @@ from trainer.runs.listing import PPO
 from workbench.kit.axes import number_text, window_of, window_over
 from workbench.kit.dialog import ChoiceList, Dialog
 from workbench.kit.drawing import OVERLAYS, Drawn
-from workbench.kit.keys import hidden_key, keys_of
+from workbench.kit.keys import bind, hidden_key, keys_of
 from workbench.kit.pane import Badge, Pane
 from workbench.run.history import MetricHistory
 from workbench.run.metrics import DEFAULT, MAIN, METRICS, Metric
@@ -45,7 +45,7 @@ class ChooseMetricsScreen(Dialog[tuple[str, ...]]):
     """Dialog that returns the fields of the metrics to show, in the order of the table; empty for the default ones."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "close", "close", id="metrics.close", tooltip="Show the chosen metrics"),
+        bind("escape", "close", "close", "metrics.close", "Show the chosen metrics")
     ]
 
     def __init__(self, shown: Collection[str]) -> None:
@@ -86,31 +86,23 @@ class TrainingPane(Pane):
         "are hidden."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "mode('one')", "enlarge", id="training.enlarge", tooltip="Draw this metric as a large chart"),
-        Binding("escape", "close", "back", id="training.close", tooltip="Return to all metrics, then to the newest"),
-        hidden_key("up", "select(-1)", "metric up", id="training.up", tooltip="Go to the previous metric"),
-        hidden_key("down", "select(1)", "metric down", id="training.down", tooltip="Go to the next metric"),
-        hidden_key("left", "move(-1)", "earlier", id="training.left", tooltip="Go back one iteration"),
-        hidden_key("right", "move(1)", "later", id="training.right", tooltip="Go forward one iteration"),
-        hidden_key("shift+left", "move(-10)", "far back", id="training.far-left", tooltip="Go back 10 iterations"),
-        hidden_key(
-            "shift+right", "move(10)", "far forward", id="training.far-right", tooltip="Go forward 10 iterations"
-        ),
-        hidden_key("home", f"move({-_ALL})", "first", id="training.first", tooltip="Go to the first iteration"),
-        hidden_key("end", f"move({_ALL})", "newest", id="training.newest", tooltip="Follow the newest iteration"),
-        hidden_key("plus,equals_sign", "zoom(1)", "closer", id="training.closer", tooltip="Chart fewer iterations"),
-        hidden_key("minus", "zoom(-1)", "wider", id="training.wider", tooltip="Chart more iterations"),
-        Binding(
-            "e", "draw('EMA')", "EMA", id="training.average", tooltip="Show or hide the exponential moving average"
-        ),
-        Binding(
-            "l", "draw('log')", "log", id="training.log", tooltip="Switch losses, KL and gradient to logarithmic axes"
-        ),
-        Binding(
-            "k", "mode('plot')", "score/KL", id="training.plot", tooltip="Plot score against KL, with the marked runs"
-        ),
-        hidden_key("y", "copy", "copy", id="training.copy", tooltip="Copy iteration, metric and value"),
-        Binding("v", "choose", "metrics", id="training.metrics", tooltip="Choose which metrics are shown"),
+        bind("enter", "mode('one')", "enlarge", "training.enlarge", "Draw this metric as a large chart"),
+        bind("escape", "close", "back", "training.close", "Return to all metrics, then to the newest"),
+        hidden_key("up", "select(-1)", "metric up", "training.up", "Go to the previous metric"),
+        hidden_key("down", "select(1)", "metric down", "training.down", "Go to the next metric"),
+        hidden_key("left", "move(-1)", "earlier", "training.left", "Go back one iteration"),
+        hidden_key("right", "move(1)", "later", "training.right", "Go forward one iteration"),
+        hidden_key("shift+left", "move(-10)", "far back", "training.far-left", "Go back 10 iterations"),
+        hidden_key("shift+right", "move(10)", "far forward", "training.far-right", "Go forward 10 iterations"),
+        hidden_key("home", f"move({-_ALL})", "first", "training.first", "Go to the first iteration"),
+        hidden_key("end", f"move({_ALL})", "newest", "training.newest", "Follow the newest iteration"),
+        hidden_key("plus,equals_sign", "zoom(1)", "closer", "training.closer", "Chart fewer iterations"),
+        hidden_key("minus", "zoom(-1)", "wider", "training.wider", "Chart more iterations"),
+        bind("e", "draw('EMA')", "EMA", "training.average", "Show or hide the exponential moving average"),
+        bind("l", "draw('log')", "log", "training.log", "Switch losses, KL and gradient to logarithmic axes"),
+        bind("k", "mode('plot')", "score/KL", "training.plot", "Plot score against KL, with the marked runs"),
+        hidden_key("y", "copy", "copy", "training.copy", "Copy iteration, metric and value"),
+        bind("v", "choose", "metrics", "training.metrics", "Choose which metrics are shown"),
     ]
 
     class IterationChosen(Message):

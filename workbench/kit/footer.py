@@ -14,7 +14,17 @@ _LAST = "app.jump"  # there is another key for whatever it leads to
 _MORE = " … "
 
 
-class KeyFooter(Static):
+class Links(Static):
+    """Text whose parts are links, which keep their look and have tooltips of their own."""
+
+    ALLOW_SELECT = False
+    link_style = RichStyle.null()
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        self.tooltip = event.style.meta.get("tooltip")
+
+
+class KeyFooter(Links):
     """A line of the keys that are active now. A click on one presses it.
 
     Escape, the palette, help and quit are at the right end whatever the width. Of the others, enter, space and X come
@@ -24,17 +34,11 @@ class KeyFooter(Static):
     another pane takes 150 ms with it, and 70 ms without.
     """
 
-    ALLOW_SELECT = False
-    link_style = RichStyle.null()  # links keep the colour of keys
-
     def __init__(self) -> None:
         super().__init__(markup=False)
 
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, lambda _: self._show())
-
-    def on_mouse_move(self, event: events.MouseMove) -> None:
-        self.tooltip = event.style.meta.get("tooltip")
 
     def _show(self) -> None:
         """Show the first key of each action; of help and quit, the first that is a character, as long as none types."""

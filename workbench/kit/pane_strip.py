@@ -6,14 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rich.cells import cell_len
-from rich.style import Style as RichStyle
-from textual import events
 from textual.content import Content
 from textual.reactive import reactive
 from textual.style import Style
-from textual.widgets import Static
 
 from trainer.runs.listing import PPO
+from workbench.kit.footer import Links
 from workbench.kit.keys import keys_of
 from workbench.kit.pane import Badge, Pane
 from workbench.run.sentences import SIGNS, errors, level_sign, state_words, title, urgent_first
@@ -125,14 +123,14 @@ def strip_of(tabs: Sequence[Tab], width: int, current: str = "") -> list[Content
     return texts
 
 
-class TopLines(Static):
+class TopLines(Links):
     """The strip, with a badge where something wants attention, and the state: in one line where both fit, else in two.
 
     A click on a name goes to its pane. The panes are those of the screen, in their order.
     """
 
     current: reactive[str] = reactive("")
-    link_style = RichStyle.null()  # links keep their colours
+    ALLOW_SELECT = True
 
     def __init__(self) -> None:
         super().__init__(markup=False)
@@ -154,9 +152,6 @@ class TopLines(Static):
         if pieces != self._pieces:
             self._pieces = pieces
             self._show()
-
-    def on_mouse_move(self, event: events.MouseMove) -> None:
-        self.tooltip = event.style.meta.get("tooltip")
 
     def _show(self) -> None:
         width = self.app.size.width

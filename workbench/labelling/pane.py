@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar
 
 from rich.cells import cell_len
-from rich.style import Style as RichStyle
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -22,6 +21,7 @@ from textual.widgets import Static
 
 from trainer.errors import BusyError, TrainerError, one_line
 from trainer.preferences.records import FLAGGED, Judgement, SessionItem, Verdict
+from workbench.kit.footer import Links
 from workbench.kit.keys import bind, keys_of, remapped
 from workbench.kit.pane import Badge, Pane
 from workbench.labelling import texts
@@ -88,13 +88,6 @@ _MORE = (
 )
 
 
-class DecidingKeys(Static):
-    """Keys as caps, which a click presses."""
-
-    ALLOW_SELECT = False
-    link_style = RichStyle.null()  # caps keep their look
-
-
 class LabelPane(Pane):
     """Pane that shows one item of a labelling session at a time, with a key for each decision.
 
@@ -145,7 +138,7 @@ class LabelPane(Pane):
         yield Static(id="label-last", markup=False)
         yield Static(id="label-problem", markup=False)
         yield Static(id="label-hint", markup=False)
-        yield DecidingKeys(id="label-keys", markup=False)
+        yield Links(id="label-keys", markup=False)
 
     def on_mount(self) -> None:
         self.on_show()
@@ -230,7 +223,7 @@ class LabelPane(Pane):
 
     def _show_keys(self) -> None:
         """Show the keys that decide as caps, large ones in a tall pane. A click on one presses it."""
-        bar, count, bindings = self.query_one(DecidingKeys), len(self.texts.completions), remapped(self)
+        bar, count, bindings = self.query_one("#label-keys", Links), len(self.texts.completions), remapped(self)
         bar.display = 1 < count <= MOST
         if not bar.display:
             return

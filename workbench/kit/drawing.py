@@ -115,8 +115,8 @@ OVERLAYS = 5  # other runs that a chart can show beside its own
 DRAWN = {
     f"drawn--{role}"
     for role in (
-        *("text", "strong", "muted", "axis", "series", "ema", "target", "missing", "alert", "cursor", "selected"),
-        *("accent", "policy", "reference", "better", "worse", "warning", "error", "bar"),
+        *("text", "strong", "muted", "axis", "bar", "ema", "target", "missing", "cursor", "selected"),
+        *("policy", "reference", "better", "worse", "warning"),
         *(f"run-{number}" for number in range(1, OVERLAYS + 1)),
     )
 }

@@ -100,7 +100,7 @@ def calibration_bars(
     for place, predicted, observed, found in bars:
         for row, cell in enumerate(reversed(bar(observed, rows))):
             for column in range(place * across, (place + 1) * across - 1):
-                stacks[row][column] = (cell, "series")
+                stacks[row][column] = (cell, "policy")
         stacks[min(int((1 - predicted) * rows), rows - 1)][(place + 1) * across - 1] = ("◂", "target")
         count = str(found) if found < 1000 else f"{found // 1000}k"
         marks[place] = count if len(count) < across else "+"

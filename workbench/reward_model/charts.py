@@ -43,7 +43,7 @@ def accuracy_lines(report: RewardModelReport, iteration: int, width: int, height
     alone = Accuracy("length alone", model.pairs, report.length.accuracy, math.nan, math.nan)
     lines: list[Line] = [
         [(fit_start(title + axis, width), "muted")],
-        _bar(replace(model, name="reward model"), width, "series"),
+        _bar(replace(model, name="reward model"), width, "policy"),
         _bar(alone, width, "muted"),
     ]
     texts = [f"untrained {percent(untrained.accuracy, 1)}"] if untrained else []
@@ -65,7 +65,7 @@ def _bar(one: Accuracy, width: int, role: str) -> Line:
     interval = f"{number(100 * one.low, 0)} to {percent(one.high)}" if known else ""
     text = f" {fit(visible(one.name), _NAME)} {percent(one.value, 1):>6}  {interval:<12}"
     room = width - cell_len(text) - 1
-    pieces: Line = [(fit(text, width) if room < 0 else text, "strong" if role == "series" else "text")]
+    pieces: Line = [(fit(text, width) if room < 0 else text, "strong" if role == "policy" else "text")]
     if room < _LEAST_BAR:
         return pieces
     value, chance = (round(_within(share) * (room - 1)) for share in (one.value, 0.5))
@@ -115,7 +115,7 @@ def _plot(view: RunView, name: str, last: int, across: int, down: int) -> tuple[
     short = max(least_span - (high - low), 0.0)
     scale, canvas = Axis(low - short / 2, high + short / 2), Canvas(across, down)
     places = (round(step / last * (across * DOTS_ACROSS - 1)) for step, _ in line)
-    canvas.curve(zip(places, (scale.position(value) for _, value in line), strict=True), "series")
+    canvas.curve(zip(places, (scale.position(value) for _, value in line), strict=True), "policy")
     rows = canvas.rows()
     for step, value, *interval in held_out:
         column = round(max(step, 0) / last * (across - 1))
@@ -143,7 +143,7 @@ def calibration_lines(bins: Sequence[CalibrationBin], width: int, height: int) -
 
     There is a bar and a count of pairs per bin. A bar that ends below its ◂ shows that the model is overconfident.
     """
-    title = rule("calibration", width, legend=[("█ right", "series"), ("◂ predicted", "target")])
+    title = rule("calibration", width, legend=[("█ right", "policy"), ("◂ predicted", "target")])
     if not bins:
         return [title, [(fit_start(" no decided held-out pairs yet", width), "muted")]][:height]
     bars = []

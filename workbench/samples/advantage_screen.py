@@ -276,7 +276,7 @@ def _drawn(formula: Formula, width: int) -> list[Line]:
     definition = f"= {formula.definition:<{_DEFINITION}} " if width >= _ONE_LINE else f"= {formula.definition} "
     room = width - _SYMBOL - len(result + unit) - len("=  = ")
     head: Line = [
-        (f"{formula.symbol:<{_SYMBOL}}", "series"),
+        (f"{formula.symbol:<{_SYMBOL}}", "strong"),
         (fit(definition, min(len(definition), width - _SYMBOL)), "muted"),
     ]
     filled = fit(formula.filled, min(len(formula.filled), max(room, 0)))
@@ -306,7 +306,7 @@ def _loss(facts: TokenFacts, settings: SampleSettings, width: int) -> Iterator[L
     longest, marked = max(len(one.name) for one in facts.passes), max(len(one.mark) for one in facts.passes)
     for one in facts.passes:
         line: Line = [(f"{'':<{_SYMBOL}}{one.name:<{longest}}  ρ {number(one.loss_ratio)} ", "text")]
-        line.append((f"{one.mark:<{marked}}", "alert" if one.clipped else "muted"))
+        line.append((f"{one.mark:<{marked}}", "warning" if one.clipped else "muted"))
         if (loss := one.loss) is not None:
             terms = "L "
             if width >= _TERMS_FROM + _MORE_TERMS * sum(x is not None for x in (loss.bound, loss.weight, loss.kl)):
@@ -322,7 +322,7 @@ def _loss(facts: TokenFacts, settings: SampleSettings, width: int) -> Iterator[L
 
 def _wrapped(symbol: str, text: str, width: int) -> Iterator[Line]:
     for place, part in enumerate(textwrap.wrap(text, max(width - _SYMBOL, 1), break_on_hyphens=False)):
-        yield [(f"{'' if place else symbol:<{_SYMBOL}}", "series"), (part.replace("\xa0", " "), "muted")]
+        yield [(f"{'' if place else symbol:<{_SYMBOL}}", "strong"), (part.replace("\xa0", " "), "muted")]
 
 
 def _table_row(ahead: str, name: str, numbers: list[str], width: int) -> str:

@@ -412,7 +412,7 @@ def _row(rank: int, label: str, number: float | None, unit: str, probability: fl
     line = [
         (fit(label, left), "muted" if is_part else "text"),
         (shown.rjust(_NUMBER), role),
-        (" " + fit(unit if units > 5 else _SHORT.get(unit, unit), units - 1), "alert" if "✂" in unit else "muted"),
+        (" " + fit(unit if units > 5 else _SHORT.get(unit, unit), units - 1), "warning" if "✂" in unit else "muted"),
         (
             "" if probability is None else percent(probability).rjust(_PERCENT),
             "reference" if "reference" in label else "policy",

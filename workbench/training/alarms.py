@@ -20,7 +20,7 @@ from workbench.kit.keys import bind, hidden_key, keys_of
 from workbench.run.sentences import evidence, level_sign, title, urgent_first
 from workbench.text import Line, fit_start, padded, visible
 
-_ROLES = {"info": "muted", "error": "missing"}  # other levels: alert
+_ROLES = {"info": "muted", "error": "missing"}  # other levels: warning
 
 
 def alarm_line(alarms: Sequence[Alarm], width: int, key: str) -> Line:
@@ -32,7 +32,7 @@ def alarm_line(alarms: Sequence[Alarm], width: int, key: str) -> Line:
     end = fit_start(f"  {more}{key} opens ", width)
     head = f" {level_sign(alarm.level)} {alarm.iteration} {visible(title(alarm.code))}  {visible(alarm.message)}"
     room = width - cell_len(end)
-    return [(padded(fit_start(head, room), room), _ROLES.get(alarm.level, "alert")), (end, "muted")]
+    return [(padded(fit_start(head, room), room), _ROLES.get(alarm.level, "warning")), (end, "muted")]
 
 
 _AROUND = 13  # lines of the screen that are neither text nor fixes

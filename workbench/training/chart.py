@@ -21,7 +21,7 @@ from workbench.training.timeline import sign_of
 
 DOT = "•"  # a single value
 LETTERS = "abcde"[:OVERLAYS]  # of the other runs, in the legend and at the ends of their lines
-_ROLES = ("series", *(f"run-{number}" for number in range(1, OVERLAYS + 1)))
+_ROLES = ("policy", *(f"run-{number}" for number in range(1, OVERLAYS + 1)))
 _SECOND = "reference"  # role of the second main metric, unless other runs are beside it
 _SPREAD, _SPREAD_DECAY = "axis", 0.75  # a batch's own deviation is mostly noise
 _CUT = "▾▴"  # a value below the axis, or above it
@@ -102,7 +102,7 @@ def metric_chart(
     legend: Line = []
     if not others and any(map(math.isfinite, edges)):
         legend = [("⠐⠐ spread", _SPREAD), ("  ⣀⡠⠤ mean", roles[0])]
-    legend += [("  ⚠ alarm", "alert")] if is_alarmed else []
+    legend += [("  ⚠ alarm", "warning")] if is_alarmed else []
     if legend := fitting(legend, width - len(plain(title)) - 3):
         title += [(" " * (width - len(plain(title)) - len(plain(legend)) - 1), "text"), *legend]
     lines = [title, *with_axis(plot, labels, left)]

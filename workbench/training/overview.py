@@ -264,7 +264,7 @@ def histogram(scores: Sequence[float], iteration: int, width: int, height: int) 
         place = round(scale.position(mean) * (bins * columns - 1)) - len(low) - 1
         line = "".join("┴" if place == column else "─" for column in range(room))
         axis = [(f" {low} ", "muted"), (line, "axis"), (f" {high}", "muted")]
-    return [*lines, *([(" " + line, "series")] for line in bars), axis][:height]
+    return [*lines, *([(" " + line, "policy")] for line in bars), axis][:height]
 
 
 class Overview(Drawn, can_focus=True):

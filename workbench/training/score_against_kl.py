@@ -25,7 +25,7 @@ def curve_of(view: RunView, other: int | None = None, name: str = "") -> Curve:
     size = 1 if len(view.history) < _YOUNG else mean_of(len(view.history))
     training, held_out = batch_points(view.history, size), evaluation_points(view.evaluations)
     if other is None:
-        return Curve("this run", training, held_out, _SIGN, _HELD_OUT, "series", on_held_out=not training)
+        return Curve("this run", training, held_out, _SIGN, _HELD_OUT, "policy", on_held_out=not training)
     sign, role = LETTERS[other], f"run-{other + 1}"
     return Curve(f"{sign} {visible(name)}", training, held_out, sign, sign.upper(), role, on_held_out=not training)
 
@@ -57,7 +57,7 @@ def score_against_kl(
         title.append((f"   {point_text(here)}", "text"))
     room = max(width // len(curves) - 6, 1)
     legend: Line = [
-        (f" {_SIGN} this run", "series"),
+        (f" {_SIGN} this run", "policy"),
         *((f"  {fit_end(curve.name, min(room, 24))}", curve.role) for curve in curves[1:]),
         (f"  {CURSOR} cursor", "cursor"),
         (f"  {_HELD_OUT} and capitals: held-out prompts", "muted"),

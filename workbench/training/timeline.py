@@ -24,7 +24,7 @@ SIGNS: dict[MarkKind, str] = {
     "end": "■",
 }
 ERROR = LEVELS["error"]  # an alert or alarm of that level
-_URGENT = ("missing", "alert")  # roles whose text is drawn in them too
+_URGENT = ("missing", "warning")  # roles whose text is drawn in them too
 _STEPS = (0, 2, 3, 6, 13)  # numbers of lines
 
 
@@ -33,7 +33,7 @@ def sign_of(mark: Mark) -> Piece:
     if mark.level == "error":
         return ERROR, "missing"
     if mark.kind in ("alert", "alarm") and mark.level != "info":
-        return SIGNS[mark.kind], "alert"
+        return SIGNS[mark.kind], "warning"
     return SIGNS[mark.kind], "strong" if mark.kind in ("decision", "rollback", "setting", "end") else "muted"
 
 

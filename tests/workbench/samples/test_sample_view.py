@@ -416,7 +416,7 @@ def test_a_clipped_ratio_is_marked_without_colour_unlike_one_that_is_only_outsid
     narrow = texts_of(clipped(), width=38)
     assert value_of(narrow, "ratio epoch 3") == "0.7000 ✂ 5.6%"
     assert value_of(narrow, "ratio after") == "1.3000 out 10%"
-    assert roles(inspector_lines(TokenFacts(clipped(), 3), 44, 60), "alert").split() == ["✂", "clipped"] * 2
+    assert roles(inspector_lines(TokenFacts(clipped(), 3), 44, 60), "warning").split() == ["✂", "clipped"] * 2
 
 
 def test_the_alternatives_are_a_table_with_the_written_token_marked() -> None:

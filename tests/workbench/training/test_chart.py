@@ -82,7 +82,7 @@ def dots(rows: list[str]) -> set[tuple[int, int]]:
 def test_a_line_has_no_gap_and_holds_both_ends(start, end):
     start, end = sorted([start, end])
     canvas = Canvas(20, 10)
-    canvas.line(start, end, "series")
+    canvas.line(start, end, "policy")
     drawn = dots(["".join(cell for cell, _ in row) for row in canvas.rows()])
     assert {start, end} <= drawn
     for x in range(start[0], end[0]):
@@ -176,7 +176,7 @@ def test_a_gap_in_the_iterations_and_a_nan_break_the_line():
 def test_the_spread_is_a_dotted_edge_on_either_side_of_the_line():
     lines = chart(history_of([0.5] * 100, score_std=0.2))
     edges = [row for row, text in enumerate(texts(lines)) if text.count("⠁") + text.count("⡀") + text.count("⠂") > 40]
-    (middle,) = [row for row, line in enumerate(lines) if len(roles([line], "series")) > 40]
+    (middle,) = [row for row, line in enumerate(lines) if len(roles([line], "policy")) > 40]
     assert len(edges) == 2
     assert abs((middle - edges[0]) - (edges[1] - middle)) <= 1 < middle - edges[0]
     assert len(roles([lines[edges[0]]], "axis")) > 40
@@ -192,16 +192,16 @@ def test_the_spread_follows_the_batches_of_some_iterations_and_never_hides_the_l
     heights = {y for x, y in dots(plot(lines)) if x > len(place)}  # in the later half
     assert 3 <= len(heights) <= 12
     assert max(heights) - min(heights) > 30, "on both sides"
-    assert len("".join(roles(lines[1:], "series"))) == len(place)
+    assert len("".join(roles(lines[1:], "policy"))) == len(place)
 
 
 def test_the_second_main_metric_has_a_colour_of_its_own_unless_runs_are_beside_it():
     history = history_of([1.0, 2.0] * 20, field="kl")
     assert len(roles(chart(history, KL)[1:], "reference")) > 40
-    assert not roles(chart(history, KL)[1:], "series")
+    assert not roles(chart(history, KL)[1:], "policy")
     assert not roles(chart(history)[1:], "reference")
     overlaid = chart(history, KL, others=(("other", history),))
-    assert len(roles(overlaid[1:], "series")) > 40
+    assert len(roles(overlaid[1:], "policy")) > 40
 
 
 def test_alarms_are_signs_on_the_curve_at_their_iterations_and_nothing_else_is():

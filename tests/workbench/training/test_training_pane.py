@@ -447,10 +447,10 @@ def test_every_kind_of_mark_has_a_sign_of_its_own_one_column_wide_but_alarms_are
 @pytest.mark.parametrize("kind", ["alert", "alarm"])
 def test_an_error_is_drawn_as_an_error_a_warning_as_a_warning_and_a_note_as_neither(kind):
     error, warning, note = (timeline([Mark(7, kind, "x", level)], 40)[1:] for level in ("error", "warning", "info"))
-    assert (texts(error), roles(error, "missing"), roles(error, "alert")) == ([" ✖ 7 x"], " ✖ x", "")
+    assert (texts(error), roles(error, "missing"), roles(error, "warning")) == ([" ✖ 7 x"], " ✖ x", "")
     signed = f" {SIGNS[kind]} x"
-    assert (roles(warning, "missing"), roles(warning, "alert")) == ("", signed)
-    assert (roles(note, "missing"), roles(note, "alert")) == ("", "")
+    assert (roles(warning, "missing"), roles(warning, "warning")) == ("", signed)
+    assert (roles(note, "missing"), roles(note, "warning")) == ("", "")
 
 
 def test_messages_are_cut_to_the_width_shown_and_not_obeyed():

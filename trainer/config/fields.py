@@ -62,11 +62,6 @@ def _usable_options(options: dict[str, Any]) -> dict[str, Any]:
 TemplateOptions = Annotated[dict[str, Any], AfterValidator(_usable_options)]
 """Options of a chat template, by name."""
 
-TEMPLATE_HELP = (
-    "Options of the chat template for all rows, as in { enable_thinking = false }. A row adds its own in the columns "
-    "chat_template_kwargs and tools."
-)
-
 Text = Annotated[str, Field(min_length=1)]
 FilePath = Annotated[str, AfterValidator(_usable_path)]
 """A path, or a name that stands for one."""
@@ -107,3 +102,11 @@ def setting(
         rules["le"] = LARGEST_INT
     extra: JsonDict = {"unit": unit, "live": live, "source": source, "advice": advice}
     return Field(default, description=help, json_schema_extra=extra, **rules)
+
+
+TEMPLATE = setting(
+    {},
+    "Options of the chat template for all rows, as in { enable_thinking = false }. A row adds its own in the columns "
+    "chat_template_kwargs and tools.",
+)
+"""Field of a section with data."""

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from trainer.config.fields import TEMPLATE_HELP, FilePath, FileSection, Section, TemplateOptions, setting
+from trainer.config.fields import TEMPLATE, FilePath, FileSection, Section, TemplateOptions, setting
 from trainer.config.reward_sources import RewardSource
 from trainer.config.schema import (
     GRAD_CHECKPOINT,
@@ -42,7 +42,7 @@ class PreferenceDataConfig(Section):
         "When to apply the chat template. auto: to lists of messages only; always: to strings too; never.",
     )
     system: str = setting("", "System message added to every chat prompt without one.")
-    template: TemplateOptions = setting({}, TEMPLATE_HELP)
+    template: TemplateOptions = TEMPLATE
     max_tokens: int = setting(512, "Maximum length of prompt and completion together.", unit="tokens", ge=1)
     too_long: Literal["drop", "truncate"] = setting(
         "truncate", "Handling of longer ones. truncate: keep the last tokens; drop: leave out the comparison."

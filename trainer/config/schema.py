@@ -7,16 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from trainer.config.fields import (
-    RUN_NAME,
-    TEMPLATE_HELP,
-    FilePath,
-    FileSection,
-    Section,
-    TemplateOptions,
-    Text,
-    setting,
-)
+from trainer.config.fields import RUN_NAME, TEMPLATE, FilePath, FileSection, Section, TemplateOptions, Text, setting
 from trainer.config.ppo import PPOConfig
 from trainer.config.reward_sources import CHEAP, RewardSource
 
@@ -127,7 +118,7 @@ class DataConfig(Section):
         "When to apply the chat template. auto: to lists of messages only; always: to strings too; never.",
     )
     system: str = setting("", "System message added to every chat prompt without one.")
-    template: TemplateOptions = setting({}, TEMPLATE_HELP)
+    template: TemplateOptions = TEMPLATE
     max_prompt_tokens: int = setting(512, "Longest prompt.", unit="tokens", ge=1)
     too_long: Literal["drop", "truncate", "error"] = setting(
         "drop", "Handling of longer prompts. drop: leave out; truncate: keep the last tokens; error: refuse the file."

@@ -116,7 +116,7 @@ def read_groups(named: Mapping[str, Sequence[RunFolder]]) -> list[RunGroup]:
     return groups
 
 
-def shared_prompts(runs: Sequence[Sequence[Sample]], most: int) -> list[tuple[str, list[Sample | None]]]:
+def shared_prompts(runs: Sequence[Sequence[Sample]], most: int = PROMPTS) -> list[tuple[str, list[Sample | None]]]:
     """Return at most `most` prompts that two runs answered: those of most runs first, then those answered latest.
 
     Each is with one answer per run, None for a run that has none. runs: the samples of each run, newest iteration
@@ -234,7 +234,7 @@ def _read_samples(folders: Sequence[RunFolder]) -> list[tuple[list[Sample], list
                     samples += read_batch(folder, of_run[place])
                 except StorageError as error:
                     problems.append(str(error))
-        shared = shared_prompts([samples for samples, _ in found], PROMPTS)
+        shared = shared_prompts([samples for samples, _ in found])
         if having < 2 or sum(len(answers) - answers.count(None) == having for _, answers in shared) == PROMPTS:
             break
     return found

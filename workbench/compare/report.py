@@ -13,16 +13,7 @@ from rich.cells import cell_len
 from trainer.errors import counted
 from trainer.events import plain
 from trainer.runs.listing import RECENT
-from workbench.compare.compared_run import (
-    PROMPTS,
-    ComparedRun,
-    RunGroup,
-    columns,
-    known,
-    mean,
-    shared_prompts,
-    windows_text,
-)
+from workbench.compare.compared_run import ComparedRun, RunGroup, columns, known, mean, shared_prompts, windows_text
 from workbench.compare.frontier import BEST, SEVERAL, best, curves_of, levels, plot
 from workbench.compare.measures import NUMBER, RunMeasure, sections
 from workbench.compare.settings import ComparedSettings, cautions, compared_settings, setting_lines
@@ -309,7 +300,7 @@ def _answer_lines(groups: Sequence[RunGroup], width: int) -> Iterator[Line]:
     They are side by side where they fit.
     """
     samples = [group.runs[0].samples for group in groups]
-    shared = shared_prompts(samples, PROMPTS)
+    shared = shared_prompts(samples)
     without = [group.letter for group, found in zip(groups, samples, strict=True) if not found]
     if without:
         yield from notes(f"no saved samples of {', '.join(without)}", width)
@@ -399,7 +390,7 @@ def plain_values(groups: Sequence[RunGroup]) -> dict[str, Any]:
         },
         "prompts": [
             {"prompt": prompt, "answers": dict(zip(letters, map(_plain_answer, answers), strict=True))}
-            for prompt, answers in shared_prompts([group.runs[0].samples for group in groups], PROMPTS)
+            for prompt, answers in shared_prompts([group.runs[0].samples for group in groups])
         ],
     }
 

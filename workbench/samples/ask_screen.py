@@ -29,20 +29,7 @@ from workbench.kit.word_diff import word_diff
 from workbench.run.sample_table import TokenSample
 from workbench.samples.export import parsed
 from workbench.samples.token_facts import TokenFacts, percent
-from workbench.text import (
-    Line,
-    Piece,
-    as_sent,
-    beside,
-    duration,
-    fit,
-    fit_start,
-    number,
-    packed,
-    plain,
-    score_text,
-    visible,
-)
+from workbench.text import Line, as_sent, beside, duration, fit, fit_start, number, packed, plain, score_text, visible
 
 Ask = Callable[[Question, str], Future[Answer]]
 
@@ -332,19 +319,7 @@ class AnswerList(ScrolledLines):
     CSS_NAME = "answer-list"
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         f"answer-list--{role}"
-        for role in [
-            "heading",
-            "muted",
-            "policy",
-            "reference",
-            "facts",
-            "better",
-            "worse",
-            "problem",
-            "text",
-            "gone",
-            "new",
-        ]
+        for role in ("heading", "muted", *_WRITERS[0], "facts", "better", "worse", "problem", "text", "gone", "new")
     }
     BINDINGS: ClassVar[list[BindingType]] = scroll_bindings("ask")
 
@@ -393,7 +368,7 @@ def request_lines(
         for responses in found.values():
             responses.sort(key=lambda one: math.inf if math.isnan(one.score) else -one.score)
     texts = {writer: [one.text.removeprefix(request.begun) for one in found[writer]] for writer in found}
-    marked: dict[Writer, list[Piece]] = {}
+    marked: dict[Writer, Line] = {}
     if diff and len(texts) > 1 and all(texts.values()):
         parts = word_diff(texts["reference"][0], texts["policy"][0])
         for writer in texts:
@@ -432,13 +407,13 @@ def _writer_lines(writer: Writer, answer: Answer | None, width: int) -> list[Lin
     return [heading, *(wrapped([(f"✖ {answer.problem}", "problem")], width) if answer.problem else [])]
 
 
-def response_facts(response: WrittenResponse, writer: Writer, compared: float) -> list[Piece]:
+def response_facts(response: WrittenResponse, writer: Writer, compared: float) -> Line:
     """Return the score, its difference to `compared`, the KL, the length, how it ended, and the parts of the score.
 
     The KL is log pi / pi_ref in nats, summed over the response: where the policy wrote, its k1 estimate.
     """
     score, by = response.score, response.score - compared
-    facts: list[Piece] = [(score_text(score), "facts")]
+    facts: Line = [(score_text(score), "facts")]
     if math.isfinite(by):
         worth = (f"▲ {_signed(by)} better", "better") if by > 0 else (f"▼ {_signed(by)} worse", "worse")
         facts.append(worth if by else ("= same score", "muted"))

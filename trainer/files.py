@@ -15,7 +15,7 @@ import shutil
 import stat
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from io import BufferedReader
 from itertools import count
 from pathlib import Path
@@ -260,6 +260,15 @@ def parse_toml(content: bytes | str) -> dict[str, Any]:
         raise ValueError(f"nested deeper than {DEEPEST}") from None
     _check_values(values, DEEPEST)
     return values
+
+
+def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield entries by dotted name, in order: TOML reads an unquoted `run.pause` as a table in a table."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _check_values(value: Any, depth: int) -> None:

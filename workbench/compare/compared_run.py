@@ -149,11 +149,6 @@ def mean(values: Iterable[float]) -> float:
     return sum(finite) / len(finite) if finite else math.nan
 
 
-def known(value: float) -> float | None:
-    """Return `value` for JSON, which has no numbers that are not finite: None for these."""
-    return value if math.isfinite(value) else None
-
-
 def columns(groups: Sequence[RunGroup]) -> list[Piece]:
     """Return the headings of a table's columns, one for each group."""
     names = short_names([visible(group.name) for group in groups])

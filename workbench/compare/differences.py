@@ -14,7 +14,8 @@ import numpy as np
 from trainer.confidence import Interval, mean_interval, t_quantile
 from trainer.errors import counted
 from trainer.evaluation.intervals import Floats
-from workbench.compare.compared_run import RunGroup, known
+from trainer.events import plain
+from workbench.compare.compared_run import RunGroup
 from workbench.compare.measures import STRETCH, RunMeasure, tested_measures
 from workbench.text import Line, notes, text_lines, visible
 
@@ -139,10 +140,10 @@ def difference_values(groups: Sequence[RunGroup]) -> list[dict[str, Any]]:
                     "key": measure.key,
                     "group": other.letter,
                     "from": first.letter,
-                    "difference": known(value),
+                    "difference": plain(value),
                     "interval": None if one.excludes_zero is None else [low, high],
                     "pairs": one.pairs or None,
-                    "values": {group.letter: [*map(known, measure.values(group))] for group in (first, other)},
+                    "values": {group.letter: [*map(plain, measure.values(group))] for group in (first, other)},
                     "excludes_zero": one.excludes_zero,
                     "sentence": sentence(measure, first, other, one),
                 }

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from trainer.errors import counted
 from trainer.events import plain
 from trainer.runs.listing import RECENT
-from workbench.compare.compared_run import ComparedRun, RunGroup, columns, known, mean, shared_prompts, windows_text
+from workbench.compare.compared_run import ComparedRun, RunGroup, columns, mean, shared_prompts, windows_text
 from workbench.compare.frontier import BEST, SEVERAL, best, curves_of, levels, plot
 from workbench.compare.measures import NUMBER, RunMeasure, sections
 from workbench.compare.settings import ComparedSettings, cautions, compared_settings, setting_lines
@@ -340,7 +340,7 @@ def plain_values(groups: Sequence[RunGroup]) -> dict[str, Any]:
     settings, letters = compared_settings(groups), [group.letter for group in groups]
     numbers: dict[str, dict[str, Any]] = {}
     for measure in (measure for measures in sections(groups).values() for measure in measures):
-        numbers[measure.key] = {group.letter: known(mean(measure.values(group))) for group in groups}
+        numbers[measure.key] = {group.letter: plain(mean(measure.values(group))) for group in groups}
         ends = {group.letter: interval_of(measure, group) for group in groups}
         if measure.ends or any(ends.values()):
             numbers[f"{measure.key}_interval"] = {letter: list(pair) if pair else None for letter, pair in ends.items()}
@@ -379,7 +379,7 @@ def plain_values(groups: Sequence[RunGroup]) -> dict[str, Any]:
         "curves": {
             name: {
                 "iteration": list(run.view.history.numbers),
-                **{field: [*map(known, column)] for field in FIELDS if len(column := run.column(field))},
+                **{field: [*map(plain, column)] for field in FIELDS if len(column := run.column(field))},
             }
             for name, run in runs.items()
         },
@@ -423,8 +423,8 @@ def _plain_answer(sample: Sample | None) -> dict[str, Any] | None:
     return {
         "iteration": sample.key.iteration,
         "completion": sample.completion,
-        "score": known(sample.score),
-        "kl": known(sample.kl),
+        "score": plain(sample.score),
+        "kl": plain(sample.kl),
         "tokens": sample.length,
         "truncated": sample.truncated,
     }

@@ -11,6 +11,7 @@ from rich.cells import cell_len
 
 from trainer.engine.live_settings import in_words
 from trainer.errors import counted
+from trainer.files import flat
 from workbench.compare.compared_run import RunGroup, columns
 from workbench.text import TABLE_GAP, Line, fit, notes, padded, table_line, text_lines, visible
 
@@ -41,7 +42,7 @@ def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> list[Differe
 
     Lists are compared as a whole; 1 and 1.0 are the same, 1 and true are not. The runs' names are left out.
     """
-    settings = {name: dict(_settings(config)) for name, config in configs.items()}
+    settings = {name: dict(flat(config)) for name, config in configs.items()}
     keys = dict.fromkeys(key for values in settings.values() for key in values)
     differences = []
     for key in keys:
@@ -59,15 +60,6 @@ def _cell(value: Any) -> str:
         return " | ".join(map(_cell, value))
     is_sources = isinstance(value, list) and any(isinstance(item, dict) for item in value)
     return in_words(value) if is_sources else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _settings(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and values, in order. Files that are nested deeply cannot be read in the first place."""
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _settings(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
 
 
 def _canonical(value: Any) -> str:

@@ -13,7 +13,7 @@ import importlib
 import pkgutil
 import re
 import string
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from textual.binding import Binding, BindingsMap, BindingType
 from textual.dom import DOMNode
 from textual.keys import Keys
 
-from trainer.files import read_toml
+from trainer.files import flat, read_toml
 from workbench.text import visible
 
 PRESETS = Path(__file__).parent / "keymaps"
@@ -186,15 +186,6 @@ def read_own(path: Path) -> tuple[dict[str, Any], str]:
         return read_toml(path), ""
     except (OSError, ValueError) as failure:
         return {}, f"cannot be read: {getattr(failure, 'strerror', None) or failure}"
-
-
-def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield entries by dotted name: TOML reads an unquoted `run.pause` as a table in a table."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def meant(name: str, known: Iterable[str]) -> str:

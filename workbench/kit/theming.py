@@ -24,7 +24,8 @@ from textual.css.model import RuleSet
 from textual.filter import LineFilter
 from textual.theme import Theme
 
-from workbench.kit.keys import flat, meant, read_own
+from trainer.files import flat
+from workbench.kit.keys import meant, read_own
 from workbench.text import typed, visible
 
 # For every widget that it styles, Textual looks up every rule of its stylesheets, by a hash computed in Python. This

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import StorageError
+from trainer.events import plain
 from trainer.files import unused, whole_file
 from workbench.run.sample_table import TokenSample
 from workbench.text import visible
@@ -102,22 +103,10 @@ def _json_line(sample: TokenSample) -> Iterator[str]:
         "alternatives": [[one._asdict() for one in place] for place in sample.alternatives],
         "settings": None if sample.settings is None else asdict(sample.settings),
     }
-    yield json.dumps(_finite(record), allow_nan=False)[:-1] + ', "sa_pairs": ['
+    yield json.dumps(plain(record), allow_nan=False)[:-1] + ', "sa_pairs": ['
     for pair in sa_pairs(sample):
-        yield (", " if pair["step"] else "") + json.dumps(_finite(pair), allow_nan=False)
+        yield (", " if pair["step"] else "") + json.dumps(plain(pair), allow_nan=False)
     yield "]}\n"
-
-
-def _finite(value: Any) -> Any:
-    """Return `value` with None for every number that JSON does not support."""
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case dict():
-            return {key: _finite(one) for key, one in value.items()}
-        case list():
-            return [_finite(one) for one in value]
-    return value
 
 
 def parsed(text: str) -> Any:

@@ -209,9 +209,8 @@ def text_lines(text: str, width: int, most: int = 0) -> list[str]:
 
     text: already made safe to print. most: 0 for no limit.
     """
-    lines = [
-        piece for line in textwrap.wrap(text, width, break_on_hyphens=False) for piece in chop_cells(line, width)
-    ] or [""]
+    wrapped = textwrap.wrap(text, width, break_on_hyphens=False)
+    lines = [piece for line in wrapped for piece in chop_cells(line, width)] or [""]
     return [*lines[: most - 1], "…"] if 0 < most < len(lines) else lines
 
 

@@ -38,8 +38,7 @@ class PreferenceDataConfig(Section):
         False, "Skip rows with errors, and rows that the chat template rejects, instead of refusing the file."
     )
     chat: Literal["auto", "always", "never"] = setting(
-        "auto",
-        "When to apply the chat template. auto: to lists of messages only; always: to strings too; never.",
+        "auto", "When to apply the chat template. auto: to lists of messages only; always: to strings too; never."
     )
     system: str = setting("", "System message added to every chat prompt without one.")
     template: TemplateOptions = TEMPLATE
@@ -114,16 +113,10 @@ class PairsEvalConfig(Section):
     """[eval]: the held-out comparisons."""
 
     every: int = setting(
-        50,
-        "Steps between evaluations; 0 for only those before the first step and after the last.",
-        unit="steps",
-        ge=0,
+        50, "Steps between evaluations; 0 for only those before the first step and after the last.", unit="steps", ge=0
     )
     comparisons: int = setting(
-        2000,
-        "Held-out comparisons to evaluate on, drawn once if there are more; 0 for all.",
-        unit="comparisons",
-        ge=0,
+        2000, "Held-out comparisons to evaluate on, drawn once if there are more; 0 for all.", unit="comparisons", ge=0
     )
 
 

@@ -119,11 +119,7 @@ class PPOConfig(Section):
         advice="Usual: 0.01 to 0.05.",
     )
     ratio_threshold: float = setting(
-        10.0,
-        "Skip a minibatch whose mean ratio is above this; 0 for never.",
-        ge=0,
-        live=True,
-        source="TRL 0.11",
+        10.0, "Skip a minibatch whose mean ratio is above this; 0 for never.", ge=0, live=True, source="TRL 0.11"
     )
     importance_cap: float = setting(
         0.0,

@@ -71,8 +71,7 @@ class ModelSource(_Weighted):
         source="Coste et al. 2024, Reward model ensembles help mitigate overoptimization",
     )
     chat: Literal["auto", "always", "never"] = setting(
-        "auto",
-        "When to apply the chat template of a sequence-classification model, as data.chat.",
+        "auto", "When to apply the chat template of a sequence-classification model, as data.chat."
     )
 
     @property

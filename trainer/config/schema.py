@@ -114,8 +114,7 @@ class DataConfig(Section):
         False, "Skip rows with errors, and rows that the chat template rejects, instead of refusing the file."
     )
     chat: Literal["auto", "always", "never"] = setting(
-        "auto",
-        "When to apply the chat template. auto: to lists of messages only; always: to strings too; never.",
+        "auto", "When to apply the chat template. auto: to lists of messages only; always: to strings too; never."
     )
     system: str = setting("", "System message added to every chat prompt without one.")
     template: TemplateOptions = TEMPLATE
@@ -284,8 +283,7 @@ class PolicyCheckpointConfig(CheckpointConfig):
     """[checkpoint]: checkpoints to resume from, and the best policy."""
 
     best: Literal["score", "reward", "off"] = setting(
-        "score",
-        "Also keep the checkpoint of the best evaluation, by its mean score, or by that minus the KL penalty.",
+        "score", "Also keep the checkpoint of the best evaluation, by its mean score, or by that minus the KL penalty."
     )
 
 

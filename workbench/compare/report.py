@@ -43,15 +43,8 @@ VERSION = 1
 """Version of the plain values. Fields may be added; removing one or changing its meaning changes this number."""
 
 FIELDS = (
-    "score_mean",
-    "reward_mean",
-    "kl",
-    "entropy",
-    "response_length",
-    "explained_variance",
-    "loss",
-    "accuracy",
-    "lead",
+    *("score_mean", "reward_mean", "kl", "entropy", "response_length", "explained_variance"),
+    *("loss", "accuracy", "lead"),
 )
 _NAME = 16  # columns of a name beside its curve, at most
 _LEAST_BARS = 10  # columns of a curve
@@ -77,27 +70,22 @@ def report_lines(groups: Sequence[RunGroup], width: int) -> Iterator[Line]:
     yield from _run_lines(groups, width)
     for caution in all_cautions(groups, settings):
         yield from notes(visible(f"! {caution}"), width)
-    yield []
-    yield _heading("numbers", width, f"means of iterations: the last {RECENT}, the best {windows}")
-    yield from table_lines(_headings(groups), _number_rows(groups), width)
+    numbers = table_lines(_headings(groups), _number_rows(groups), width)
+    parts = [
+        ("numbers", f"means of iterations: the last {RECENT}, the best {windows}", numbers),
+        ("score against KL", "up and to the left is better", _frontier_lines(groups, width)),
+        ("curves", "on one scale; at the right the means of the first and the last five", curve_lines(groups, width)),
+        ("settings", "that differ in config.toml", setting_lines(groups, settings, width)),
+        ("the same prompts", "the newest response of each run", _answer_lines(groups, width)),
+    ]
     if has_seeds(groups):
         from workbench.compare.differences import difference_lines  # here, because it takes NumPy
 
+        parts.insert(1, ("differences", "95% intervals", difference_lines(groups, width)))
+    for title, note, lines in parts:
         yield []
-        yield _heading("differences", width, "95% intervals")
-        yield from difference_lines(groups, width)
-    yield []
-    yield _heading("score against KL", width, "up and to the left is better")
-    yield from _frontier_lines(groups, width)
-    yield []
-    yield _heading("curves", width, "on one scale; at the right the means of the first and the last five")
-    yield from curve_lines(groups, width)
-    yield []
-    yield _heading("settings", width, "that differ in config.toml")
-    yield from setting_lines(groups, settings, width)
-    yield []
-    yield _heading("the same prompts", width, "the newest response of each run")
-    yield from _answer_lines(groups, width)
+        yield _heading(title, width, note)
+        yield from lines
 
 
 def has_seeds(groups: Sequence[RunGroup]) -> bool:
@@ -186,6 +174,7 @@ def _number_rows(groups: Sequence[RunGroup]) -> list[Row]:
     A measure that no run has is left out.
     """
     is_pair, rows = len(_headings(groups)) > len(groups), list[Row]()
+    no_difference = [""] if is_pair else []
     for title, measures in sections(groups).items():
         found = list[Row]()
         for measure in measures:
@@ -199,12 +188,10 @@ def _number_rows(groups: Sequence[RunGroup]) -> list[Row]:
             ends = [interval_of(measure, group) for group in groups]
             if any(ends):
                 texts = [" to ".join(map(measure.text, pair)) if pair else "-" for pair in ends]
-                found.append(("    95% interval", "", [*texts, *([""] if is_pair else [])]))
+                found.append(("    95% interval", "", [*texts, *no_difference]))
             counts = [(sum(map(math.isfinite, of_group)), len(of_group)) for of_group in values]
             if any(0 < count < of for count, of in counts):
-                found.append(
-                    ("    runs", "", [*(f"{count} of {of}" for count, of in counts), *([""] if is_pair else [])])
-                )
+                found.append(("    runs", "", [*(f"{count} of {of}" for count, of in counts), *no_difference]))
         rows += [(title, "", []), *found] if found else []
     return rows
 

@@ -235,9 +235,8 @@ class ConfigPane(Pane):
             notes.append(f"•{changed} changed")
         room, shown = self.size.width - 2, ""  # without the padding
         needed, memory = self._cost
-        self._costs.update(
-            cost_content(needed if document.config else None, memory, len(self.problems), room), layout=False
-        )
+        cost = cost_content(needed if document.config else None, memory, len(self.problems), room)
+        self._costs.update(cost, layout=False)
         for note in [] if self._read_only else notes:
             if len(shown) + len(note) + 2 + min(cell_len(name), 12) <= room:
                 shown += f"  {note}"

@@ -52,10 +52,8 @@ class KeyFooter(Links):
                 description = description.lower()  # of Textual's own widgets
             meta = {"tooltip": tooltip or description, "@click": f"app.simulate_key({binding.key!r})"}
             style = Style.from_meta(meta if enabled else {"tooltip": meta["tooltip"]})
-            key_style = "bold $footer-key-foreground" if enabled else "$text-muted"
-            shown = Content.assemble(
-                (f" {name} ", key_style), (f"{description} ", "" if enabled else "$text-muted")
-            ).stylize(style)
+            styles = ("bold $footer-key-foreground", "") if enabled else ("$text-muted", "$text-muted")
+            shown = Content.assemble((f" {name} ", styles[0]), (f"{description} ", styles[1])).stylize(style)
             if action in _PINNED:
                 if action not in pinned or len(name) == 1 < pinned[action].plain.index(" ", 1) - 1:
                     pinned[action] = shown

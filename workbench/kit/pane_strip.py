@@ -21,17 +21,8 @@ from workbench.text import duration, gigabytes, packed, rate, visible
 _GAP = "   "
 _BAR = 16  # columns of the phase's progress
 _PHASE, _STATE, _ETA = 8, 12, 6  # of its name, of the state's, and of the time left: what follows keeps its place
-_SIGNS = {
-    "loading": "◌",
-    "training": "●",
-    "evaluating": "●",
-    "saving": "●",
-    "paused": "‖",
-    "done": "✓",
-    "stopped": "■",
-    "failed": "✖",
-}
-_UNKNOWN = "●"  # sign of a state that only a newer version knows
+_SIGNS = {"loading": "◌", "paused": "‖", "done": "✓", "stopped": "■", "failed": "✖"}
+_UNDER_WAY = "●"  # else, also of a state that only a newer version knows
 _STATE_STYLES = {"paused": "$text-warning", "failed": "$text-error", "done": "$text-success", "stopped": "$text-muted"}
 
 NO_RUN = [Content.styled("no run yet", "$text-muted")]
@@ -44,7 +35,7 @@ def status_pieces(view: RunView, *, note: str = "") -> list[Content]:
         return NO_RUN
     name = visible(view.started.name) if view.started else "new run"
     wrong = errors(view.active_alarms)
-    sign, style = _SIGNS.get(view.state, _UNKNOWN), _STATE_STYLES.get(view.state, "$policy")
+    sign, style = _SIGNS.get(view.state, _UNDER_WAY), _STATE_STYLES.get(view.state, "$policy")
     words = note or state_words(view.state)
     if note == STARTING:
         sign, style = _SIGNS["loading"], "$text-muted"

@@ -68,9 +68,8 @@ class LabelForm(Dialog[T]):
 
     def show_status(self, content: Content | str, style: str = "") -> None:
         """Show what is going on, or what a key does."""
-        self.query_one("#status", Static).update(
-            Content.styled(content, style) if isinstance(content, str) else content
-        )
+        shown = Content.styled(content, style) if isinstance(content, str) else content
+        self.query_one("#status", Static).update(shown)
 
     def show_problem(self, problem: str) -> None:
         self.show_status(f"✖ {visible(problem)}", "$text-error")
@@ -135,24 +134,13 @@ class GuidelinesScreen(Dialog[bool]):
         self._text, self._begin = text, begin
 
     def compose(self) -> ComposeResult:
-        about = "Guidelines of this session"
-        area = TextArea(
-            typed(self._text),
-            read_only=True,
-            show_cursor=False,
-            compact=True,
-            highlight_cursor_line=False,
-            tooltip=about,
-        )
-        go_on, close = "label-guidelines.go-on", "label-guidelines.close"
-        hints = (
-            ((go_on, "starts labelling"), (close, "goes back"))
-            if self._begin
-            else ((close, "closes"), ("↑ ↓", "scroll"))
-        )
+        area = TextArea(typed(self._text), read_only=True, show_cursor=False, compact=True, highlight_cursor_line=False)
+        close = "label-guidelines.close"
+        begins = ("label-guidelines.go-on", "starts labelling"), (close, "goes back")
+        hints = begins if self._begin else ((close, "closes"), ("↑ ↓", "scroll"))
         with Vertical(classes="dialog"):
             yield Static("Guidelines", classes="question")
-            yield area
+            yield area.with_tooltip("Guidelines of this session")
             yield Static(self.hint(*hints), classes="detail")
 
 
@@ -247,13 +235,8 @@ class LabelHistoryScreen(LabelForm[int | None]):
         query, rows, options = self.query_one(FilterField).value, self.query_one(OptionList), list[Option]()
         for place, (item, judgement) in self._items.items():
             choice, texts, note = judgement_text(item.item, judgement), texts_of(item.item), judgement.note
-            searched = [
-                choice,
-                FLAGGED if judgement.flags else "",
-                note,
-                *map(plain_text, (texts.prompt, *texts.completions)),
-            ]
-            if query and not has_words("\n".join(searched), query):
+            flag, whole = FLAGGED if judgement.flags else "", map(plain_text, (texts.prompt, *texts.completions))
+            if query and not has_words("\n".join([choice, flag, note, *whole]), query):
                 continue
             seconds = "-" if judgement.seconds is None else duration(judgement.seconds)
             line = f"{item.position + 1:>5}  {choice:<20} {seconds:>7} {'⚑' if judgement.flags else ' '} "

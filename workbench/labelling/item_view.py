@@ -180,13 +180,6 @@ def _rule(titles: Sequence[str], width: int, joint: str = "") -> Line:
     return line
 
 
-def _with_mark(rule: Sequence[Piece], place: int, mark: str, role: str) -> Line:
-    """Return the heading of completions with a heavy line on the side `place`, and a mark after its number."""
-    (before, _), number, (after, _) = rule[4 * place : 4 * place + 3]
-    side = [("━" * len(before), role), number, (f" {mark} ".ljust(len(after), "━"), role)]
-    return [*rule[: 4 * place], *side, *rule[4 * place + 3 :]]
-
-
 def _role(style: Style | None) -> str:
     if style is None:
         return "text"
@@ -262,12 +255,14 @@ class LabelView(ScrolledLines):
             return _with_note(self._lines[self._headings[heading - 1] if heading else 0], f"↑ {above}")
         if self._texts is not None and y == height - 1 and index < len(self._lines) - 1:
             return _with_note(self._end, f"↓ {counted(len(self._lines) - index, 'more line')}")
-        line = super().row(y)
+        line = [*super().row(y)]
         if self._marks and index in self._headings:
             columns = 2 if self._end[3:] else 1
             first = columns * self._headings.index(index)
-            for place in range(first, first + columns):
-                line = _with_mark(line, place - first, *self._marks[place]) if place in self._marks else line
+            for place in {*range(first, first + columns)} & {*self._marks}:  # a heavy line, and a mark after the number
+                (mark, role), side = self._marks[place], slice(4 * (place - first), 4 * (place - first) + 3)
+                (before, _), number, (after, _) = line[side]
+                line[side] = [("━" * len(before), role), number, (f" {mark} ".ljust(len(after), "━"), role)]
         return line
 
     def lay_out(self, *, from_start: bool = False) -> None:

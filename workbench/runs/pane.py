@@ -308,9 +308,8 @@ class RunsPane(Pane):
         area, differences = self.query_one("#run-comparison"), self.query_one("#run-differences", Static)
         area.display = bool(marked)
         if len(marked) == 1:
-            differences.update(
-                Content.styled(f"◆ {visible(marked[0])} is marked. Mark another to compare.", "$text-muted")
-            )
+            text = f"◆ {visible(marked[0])} is marked. Mark another to compare."
+            differences.update(Content.styled(text, "$text-muted"))
         elif marked and self._comparison is not None:
             width = area.scrollable_content_region.width or self.size.width
             differences.update(differences_content(self._comparison, max(width, _LEAST)))

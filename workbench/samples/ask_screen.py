@@ -118,14 +118,8 @@ class AskScreen(Dialog[None]):
         with Vertical(id="ask-settings"):
             with Horizontal():
                 yield Static("model", classes="label")
-                yield Select(
-                    writers,
-                    value=_WRITERS[1 if choices else 0],
-                    allow_blank=False,
-                    compact=True,
-                    id="ask-writer",
-                    tooltip="Model that responds; both use the same seed",
-                )
+                tooltip, first = "Model that responds; both use the same seed", _WRITERS[1 if choices else 0]
+                yield Select(writers, value=first, allow_blank=False, compact=True, id="ask-writer", tooltip=tooltip)
                 if checkpoints:
                     tooltip = "Checkpoint of the policy, newest first"
                     yield Static("checkpoint", classes="label", id="ask-checkpoint-label")

@@ -90,10 +90,8 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
         fixes = self.query_one(OptionList)
         if not self._fixes:
             self.query_one("#alarm-text").scroll_relative(y=lines, animate=False)
-        elif lines > 0:
-            fixes.action_cursor_down()
         else:
-            fixes.action_cursor_up()
+            (fixes.action_cursor_down if lines > 0 else fixes.action_cursor_up)()
 
     def action_page(self, pages: int) -> None:
         text = self.query_one("#alarm-text")
@@ -118,9 +116,8 @@ class AlarmScreen(Dialog[tuple[Alarm, Fix | None] | None]):
         text = self.query_one("#alarm-text", VerticalScroll)  # gets the lines that title, fixes and keys leave
         text.styles.max_height = max(self.app.size.height - _AROUND - min(len(self._fixes), _MOST_FIXES), 3)
         text.scroll_home(animate=False)
-        self.query_one("#alarm-fixes", Static).update(
-            "Available fixes:" if self._fixes else "No fix can be applied from here."
-        )
+        heading = "Available fixes:" if self._fixes else "No fix can be applied from here."
+        self.query_one("#alarm-fixes", Static).update(heading)
         choices = self.query_one(OptionList)
         choices.clear_options()
         choices.add_options(Option(Content(visible(fix.label))) for fix in self._fixes)

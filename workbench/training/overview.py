@@ -272,13 +272,12 @@ class Overview(Drawn, can_focus=True):
 
     _metrics: Shown | None = None
 
+    @dataclass
     class Picked(Message):
         """Posted when a metric is clicked. iteration: the one under the mouse, None outside the plot."""
 
-        def __init__(self, number: int, iteration: int | None) -> None:
-            super().__init__()
-            self.number = number
-            self.iteration = iteration
+        number: int
+        iteration: int | None
 
     def show(self, lines_of: Callable[[int, int], Sequence[Line]], metrics: Shown | None = None) -> None:
         """Show a drawing. metrics: those that a click can pick in it."""

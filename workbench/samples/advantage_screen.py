@@ -19,14 +19,7 @@ from workbench.kit.drawing import DRAWN, ScrolledLines, scroll_bindings
 from workbench.kit.keys import bind
 from workbench.run.sample_reader import PER_RESPONSE
 from workbench.run.sample_table import TokenSample
-from workbench.samples.token_facts import (
-    LARGEST_LOG_R,
-    TokenFacts,
-    advantage_terms,
-    ratio_range,
-    sentence,
-    token_label,
-)
+from workbench.samples.token_facts import LARGEST_LOG_R, TokenFacts, advantage_terms, ratio_range, sentence, token_label
 from workbench.text import Line, fit, notes
 
 _SYMBOL, _DEFINITION = 6, 36  # columns

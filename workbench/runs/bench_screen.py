@@ -12,11 +12,12 @@ from typing import ClassVar
 
 from textual import work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
 from workbench.kit.dialog import Dialog
+from workbench.kit.keys import bind
 from workbench.system.children import last_error, own_command
 from workbench.system.code_trust import PASSED_ON, trusted_code
 from workbench.text import visible
@@ -36,8 +37,8 @@ class RewardBenchScreen(Dialog[None]):
     )
     DOCS = "rewards"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "close", id="reward-bench.close", tooltip="Close; what is not done is dropped"),
-        Binding("y", "copy", "copy", id="reward-bench.copy", tooltip="Copy the report"),
+        bind("escape", "dismiss", "close", "reward-bench.close", "Close; what is not done is dropped"),
+        bind("y", "copy", "copy", "reward-bench.copy", "Copy the report"),
     ]
 
     def __init__(self, run: Path, reward: str) -> None:

@@ -23,6 +23,7 @@ from workbench.labelling.plans import SessionOptions
 from workbench.labelling.start_screen import LabelStartScreen
 from workbench.labelling.transfer import ExportPreferencesScreen, ImportPreferencesScreen
 from workbench.run.sample_table import Sample, SampleKey
+from workbench.runs.bench_screen import RewardBenchScreen
 from workbench.samples.advantage_screen import AdvantageScreen
 from workbench.samples.ask_screen import AskScreen
 from workbench.samples.prompt_history import PromptHistoryScreen
@@ -57,6 +58,7 @@ DIALOGS: dict[type[Dialog[Any]], Callable[[], Dialog[Any]]] = {
     ),
     NoteScreen: lambda: NoteScreen(""),
     PromptHistoryScreen: lambda: PromptHistoryScreen(RunFolder(Path("runs/past")), SAMPLE),
+    RewardBenchScreen: lambda: RewardBenchScreen(Path("runs/past"), "lexicon"),
     RunQuestion: lambda: RunQuestion(Plan("Start this run?", [("model", "starter")], ["wide"]), "Start run"),
     QuitScreen: lambda: QuitScreen("a run"),
     TextPromptScreen: lambda: TextPromptScreen("Name", ""),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from asyncio.subprocess import DEVNULL, PIPE
-from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
 from typing import ClassVar
 
 from textual import work
@@ -44,6 +43,8 @@ class RewardBenchScreen(Dialog[None]):
     def __init__(self, run: Path, reward: str) -> None:
         super().__init__()
         self._run, self._reward, self._text = run, reward, ""
+        self._process: Popen[bytes] | None = None
+        self._closed = False
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
@@ -57,17 +58,23 @@ class RewardBenchScreen(Dialog[None]):
 
     @work(group="bench")
     async def _bench(self) -> None:
+        self._text = await asyncio.to_thread(self._printed)
+        self.query_one("#report", Static).update(visible(self._text, keep_newlines=True))
+
+    def _printed(self) -> str:
+        """Return what the command prints, or its error, once it has ended."""
         command = own_command("reward-bench", str(self._run.resolve()), "--reward", self._reward)
         trusted = os.environ | {PASSED_ON: trusted_code().passed_on()}
-        process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=trusted)
-        try:
-            out, errors = await process.communicate()
-        except asyncio.CancelledError:  # the dialog was closed
-            with suppress(ProcessLookupError):
-                process.kill()
-            raise
-        self._text = out.decode(errors="replace") if process.returncode == 0 else last_error(BytesIO(errors))
-        self.query_one("#report", Static).update(visible(self._text, keep_newlines=True))
+        with Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=trusted) as self._process:
+            if self._closed:
+                self._process.kill()
+            out, errors = self._process.communicate()
+        return out.decode(errors="replace") if self._process.returncode == 0 else last_error(BytesIO(errors))
+
+    async def on_unmount(self) -> None:
+        self._closed = True
+        if self._process is not None:
+            await asyncio.to_thread(self._process.kill)
 
     def action_copy(self) -> None:
         self.copy(self._text, "the report")

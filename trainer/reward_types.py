@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from trainer.errors import shortened
+from trainer.errors import RewardError, shortened
 
 
 class RewardInput(NamedTuple):
@@ -116,6 +116,18 @@ class ModelScorer(RewardSource, Protocol):
     """A source that scores by models, in passes of at most `micro_batch_tokens` tokens, padding included."""
 
     micro_batch_tokens: int
+
+
+Wait = Callable[[str, Callable[[], bool]], None]
+"""Function that waits while a source cannot score: gets why, and what returns whether that is over.
+
+It may return earlier, to have the source try at once, and it may raise instead.
+"""
+
+
+def refuse_to_wait(why: str, is_over: Callable[[], bool]) -> None:
+    """Raise RewardError, where no run could be paused."""
+    raise RewardError(why)
 
 
 def sequence_name(index: int, prompt: str | list[dict[str, str]]) -> str:

@@ -131,6 +131,8 @@ def resolve_paths(config: Schema, base: Path) -> Schema:
             elif source["kind"] == "model":
                 source["path"] = _absolute(source["path"], base)
                 source["ensemble"] = [_absolute(path, base) for path in source["ensemble"]]
+            elif source["kind"] == "judge":
+                source["rubric"] = _absolute(source["rubric"], base)
             elif source["kind"] == "json":
                 source["json_schema"] = _absolute(source["json_schema"], base)
     raw["run"]["dir"] = os.path.realpath(base / raw["run"]["dir"])  # Path.resolve raises for a loop of links

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from ipaddress import ip_address
 from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from trainer.config.fields import FUNCTION, LARGEST_INT, FilePath, Section, Text, setting
+from trainer.config.fields import FUNCTION, LARGEST_INT, FilePath, Section, TemplateOptions, Text, setting
 
 _Model = Annotated[FilePath, Field(min_length=1)]
 
@@ -147,6 +150,50 @@ class CodeSource(_Weighted):
         return self.tests
 
 
+class JudgeSource(_Weighted):
+    """0 to 1 by a language model that follows a rubric."""
+
+    kind: Literal["judge"] = "judge"
+    rubric: FilePath = setting(..., "TOML file with the criteria, their weights and the scale.", min_length=1)
+    model: str = setting(..., "Name of the model at the endpoint.", min_length=1)
+    url: str = setting("http://localhost:11434/v1", "Base URL of an OpenAI-compatible endpoint, with its /v1.")
+    key_env: str = setting("", "Environment variable with the endpoint's API key; empty if it needs none.")
+    temperature: float = setting(0.0, "Temperature of its answers.", ge=0, le=2)
+    max_tokens: int = setting(1024, "Longest answer, with what the model thinks before it.", unit="tokens", ge=16)
+    structured: bool = setting(True, "Ask the endpoint to hold answers to the rubric's JSON Schema.")
+    options: TemplateOptions = setting({}, "More fields of each request, as in { reasoning_effort = 'low' }.")
+    concurrency: int = setting(8, "Requests under way at a time.", ge=1, le=256)
+    timeout: float = setting(60.0, "Time for one answer.", unit="s", gt=0, le=3600)
+    retries: int = setting(4, "Failed requests after which the run pauses until the judge answers.", ge=0, le=20)
+    input_price: float = setting(0.0, "Price of what the judge reads.", unit="per million tokens", ge=0)
+    output_price: float = setting(0.0, "Price of what the judge writes.", unit="per million tokens", ge=0)
+
+    @field_validator("url")
+    @classmethod
+    def _is_base(cls, url: str) -> str:
+        parts = urlsplit(url)  # raises ValueError for what is no URL
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+            raise ValueError("must be a URL such as http://localhost:11434/v1")
+        if parts.username is not None or parts.query or parts.fragment:
+            raise ValueError("must have no user name, password, query or fragment: name the key's variable in key_env")
+        return url.rstrip("/")
+
+    @field_validator("key_env")
+    @classmethod
+    def _is_name(cls, name: str) -> str:
+        if name and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ValueError("must be the name of an environment variable, not the key itself")
+        return name
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the endpoint is on this machine."""
+        host = urlsplit(self.url).hostname or ""
+        with contextlib.suppress(ValueError):
+            return ip_address(host).is_loopback
+        return host == "localhost"
+
+
 def _from_string(value: Any) -> Any:
     """Expand shorthand such as 'lexicon' and 'rewards.py:score' to the table that it abbreviates."""
     if not isinstance(value, str):
@@ -167,10 +214,11 @@ SOURCES: dict[str, type[Section]] = {
     "json": JsonSource,
     "format": FormatSource,
     "code": CodeSource,
+    "judge": JudgeSource,
 }
 VerifiedSource = MathSource | ChoiceSource | JsonSource | FormatSource | CodeSource
 """A source that checks an answer, and says why it scores as it does."""
-AnySource = PythonSource | LexiconSource | LengthSource | RegexSource | ModelSource | VerifiedSource
+AnySource = PythonSource | LexiconSource | LengthSource | RegexSource | ModelSource | VerifiedSource | JudgeSource
 RewardSource = Annotated[
     Annotated[AnySource, Field(discriminator="kind")],
     BeforeValidator(_from_string, json_schema_input_type=AnySource | str),

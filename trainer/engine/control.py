@@ -56,6 +56,7 @@ class Control:
         self._inbox_due = 0.0
         self._paused = False
         self._stepping = False
+        self._is_over: Callable[[], bool] | None = None  # ends the pause that `hold` began
         self._held = 0.0
 
     def stop(self, reason: str = "stopped by the user") -> None:
@@ -152,11 +153,18 @@ class Control:
                 self._handle("paused")
             while self._questions:
                 self._answer(*self._questions.popleft())
+            if self._is_over and self._is_over():
+                self._paused, self._is_over = False, None
             if not self._paused:
                 break
         if is_held:
             self._handle("resumed")
         self._held += time.perf_counter() - began
+
+    def hold(self, is_over: Callable[[], bool]) -> None:
+        """Pause until `is_over`, or until somebody resumes the run; one who pauses it meanwhile keeps it paused."""
+        self._paused, self._is_over = True, is_over
+        self.check()
 
     def take_rest(self) -> None:
         """Handle what was requested since the last `check`, never waiting or interrupting: the run is ending."""
@@ -171,6 +179,7 @@ class Control:
     def _handle(self, request: str, *values: Any) -> None:
         if request == "pace":
             self._paused, self._stepping = values
+            self._is_over = None
         elif self._run is not None:
             self._run.handle(request, *values)
 

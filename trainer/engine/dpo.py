@@ -67,6 +67,8 @@ class DPO(StepTraining):
                     between_passes=self.hooks.check,
                     modules=self._functions,
                     ranks=self.ranks,
+                    answers=self.answers,
+                    wait=self.hooks.wait,
                 )
         self.build_on(config, self.model, self.data, rewards)
 

@@ -28,6 +28,7 @@ from trainer.models.backbone import LoadedModel, load_backbone
 from trainer.policy_checkpoint import Rollback, Snapshot, restore_snapshot, take_snapshot
 from trainer.ppo.loop import PPO, IterationResult
 from trainer.questions import Answer, Question
+from trainer.reward_types import refuse_to_wait
 from trainer.rewards import Rewards, build_rewards, load_functions
 from trainer.rewards.model_reward import keep_models
 from trainer.rollout.token_texts import TokenTexts
@@ -46,7 +47,7 @@ class PPOTraining(Trainable):
         super().__init__(config, *arguments, **options)
         self.is_evaluated = False
         """True once the journal has an evaluation on the present prompts."""
-        self._check = self.hooks.check
+        self._check, self._wait = self.hooks.check, self.hooks.wait
         self._changed_data = ""  # how the prompts of a resumed run differ from those that it trained on, if accepted
         self._left: IterationResult | Evaluation | None = None  # by the last work, and not reported yet
 
@@ -97,7 +98,12 @@ class PPOTraining(Trainable):
             self._baseline = ReferenceBaseline(self._held_out, draws=config.eval.best_of)
 
     def build_rewards(self, config: Config, modules: dict[str, ModuleType] | None = None) -> Rewards:
-        """Build the rewards of `config`. modules: as for `build_rewards`. Raises RewardError."""
+        """Build the rewards of `config`. Raises RewardError.
+
+        modules: as for `build_rewards`; None to load them here, and to check the judges.
+        """
+        if modules is None and self.ranks.leads:
+            modules = load_functions(config.reward, trust=self._trust, columns=self._columns)
         return build_rewards(
             config.reward,
             backbone=self.model,
@@ -108,6 +114,8 @@ class PPOTraining(Trainable):
             modules=modules,
             ranks=self.ranks,
             columns=self._columns,
+            answers=self.answers,
+            wait=lambda why, is_over: self._wait(why, is_over),
         )
 
     def initialise(self) -> None:
@@ -200,7 +208,8 @@ class PPOTraining(Trainable):
         check: called between small steps instead of the run's own, so that no other question is answered meanwhile.
         """
         ppo = self.ppo
-        before, self._check = self._check, check
+        before = self._check, self._wait
+        self._check, self._wait = check, refuse_to_wait  # the answer says that a judge is down
         try:
             with ppo.actor.policy(snapshot.policy), self.ranks.apart():
                 return answer(
@@ -213,7 +222,7 @@ class PPOTraining(Trainable):
                     progress=check,
                 )
         finally:
-            self._check = before
+            self._check, self._wait = before
 
 
 class RunPrompts(NamedTuple):

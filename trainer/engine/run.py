@@ -92,6 +92,11 @@ class Run:
         number = min(self.iteration + 1, self.kind.total) if iteration is None else iteration
         self.emit(Alert(iteration=number, level=level, code=code, message=message))
 
+    def wait(self, why: str, is_over: Callable[[], bool]) -> None:
+        """Pause the run until `is_over`, or until somebody resumes it to have what it waits for tried at once."""
+        self.alert("warning", "judge_down", f"paused: {why}; the run goes on when it answers")
+        self.control.hold(is_over)
+
     def save(self) -> None:
         """Save the last whole iteration, unless it is saved already. Raises StorageError."""
         if isinstance(self.config, Config) or self.kind.opening() is None:

@@ -25,7 +25,9 @@ from trainer.models.backbone import LoadedModel
 from trainer.pairs.comparisons import Comparisons
 from trainer.policy_checkpoint import load_checkpoint, save_checkpoint
 from trainer.preferences.records import Preference
+from trainer.reward_types import Wait, refuse_to_wait
 from trainer.rewards import Trust, trust_all
+from trainer.rewards.judge_answers import Answers
 from trainer.runs.folder import RunFolder
 
 Item = TypeVar("Item")
@@ -38,6 +40,7 @@ class Hooks(NamedTuple):
     report: Report = ignored
     clock: Callable[[], float] = time.perf_counter  # stops while requests are handled
     check: Callable[[], None] = lambda: None  # handles requests, where there is no progress to report
+    wait: Wait = refuse_to_wait  # pauses the run while a judge is down
 
 
 class Trainable(ABC):
@@ -82,6 +85,7 @@ class Trainable(ABC):
         self.warnings: list[str] = []
         self.number = 0  # iterations done
         self.peaks: Mapping[Phase, int] = {}  # of the last iteration, bytes
+        self.answers = Answers()  # of judges
         self._preferences = preferences
         self._trust = trust
         self._accept_data = accept_data

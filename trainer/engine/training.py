@@ -81,7 +81,8 @@ def train(
     out, control = list(sinks), control or Control()
     try:
         training = Training(config, resume, out, control, ranks)
-        hooks = Hooks(training.run.emit, control.clock, control.check if ranks.alone else lambda: None)
+        check = control.check if ranks.alone else lambda: None
+        hooks = Hooks(training.run.emit, control.clock, check, training.run.wait)
         training.run.kind = kind(
             training.run.config, ranks, hooks, preferences=preferences, trust=trust, accept_data=accept_data
         )
@@ -241,6 +242,7 @@ class Training:
     def _begin(self) -> None:
         """Continue from the newest checkpoint, if there is one, and report how the run begins."""
         run, kind = self.run, self.run.kind
+        kind.answers.keep_in(run.folder.judge, shared=run.config.run.shared)
         before: Config | None = None  # of a resumed run, as it was trained until now
         if run.resume and isinstance(run.config, Config):
             with contextlib.suppress(TrainerError):  # a damaged file

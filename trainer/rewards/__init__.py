@@ -16,6 +16,7 @@ from trainer.config.reward_sources import (
     CodeSource,
     FormatSource,
     JsonSource,
+    JudgeSource,
     LengthSource,
     LexiconSource,
     MathSource,
@@ -26,12 +27,22 @@ from trainer.config.reward_sources import (
 )
 from trainer.config.schema import RewardConfig
 from trainer.errors import RewardError, shortened
-from trainer.reward_types import RewardInput, RewardResult, RewardSource, SourceScores, TrainerState, Verdict
+from trainer.reward_types import (
+    RewardInput,
+    RewardResult,
+    RewardSource,
+    SourceScores,
+    TrainerState,
+    Verdict,
+    Wait,
+    refuse_to_wait,
+)
 from trainer.rewards.choice_reward import choice_verdict
 from trainer.rewards.code import Trust, trust_all
 from trainer.rewards.code_reward import code_verdict
 from trainer.rewards.format_reward import format_verdict
 from trainer.rewards.json_reward import json_verdict
+from trainer.rewards.judge_answers import Answers
 from trainer.rewards.math_reward import math_verdict
 from trainer.rewards.python_reward import PythonReward
 from trainer.rewards.weighted_sum import OnFirstRank, Overlong, Rewards, WeightedSource
@@ -137,6 +148,8 @@ def build_rewards(
     modules: dict[str, ModuleType] | None = None,
     ranks: Ranks | None = None,
     columns: Collection[str] | None = None,
+    answers: Answers | None = None,
+    wait: Wait = refuse_to_wait,
 ) -> Rewards:
     """Build the rewards that `config` describes. Runs Python files once, as they are now. Raises RewardError.
 
@@ -151,6 +164,8 @@ def build_rewards(
     ranks: those of the run, if there are several: reward models score a share of each batch on each, and functions
     run on the first alone.
     columns: as for `PythonReward`.
+    answers: those that judges have given, and will give.
+    wait: called while a judge is down.
     """
     modules = {} if modules is None else modules
     backbones = [] if backbone is None else [backbone]
@@ -167,6 +182,14 @@ def build_rewards(
                 return OnFirstRank(source.kind, first, ranks)
             case MathSource() | ChoiceSource() | JsonSource() | FormatSource() | CodeSource():
                 return verified_reward(source, columns, trust, between_passes)
+            case JudgeSource():
+                from trainer.rewards.judge_reward import judge_reward  # imports an HTTP client
+
+                if ranks is not None and not ranks.leads:
+                    return OnFirstRank("judge", None, ranks, may_wait=True)
+                kept = Answers() if answers is None else answers
+                judge = judge_reward(source, kept, trust=trust, between=between_passes, wait=wait)
+                return judge if ranks is None or ranks.alone else OnFirstRank("judge", judge, ranks, may_wait=True)
             case LexiconSource():
                 from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
 
@@ -208,7 +231,7 @@ def build_rewards(
 def load_functions(
     config: RewardConfig, *, trust: Trust = trust_all, columns: Collection[str] | None = None
 ) -> dict[str, ModuleType]:
-    """Load the Python functions of `config`, and return the files that were run; check what checks answers.
+    """Load the Python functions of `config`, and return the files that were run; check what checks or judges answers.
 
     Called before a model is loaded, so that errors do not wait for that. `build_rewards` takes the result as `modules`.
     trust, columns: as for `build_rewards`. Raises RewardError.
@@ -219,4 +242,8 @@ def load_functions(
             PythonReward(source.path, modules, trust, columns)
         elif isinstance(source, VerifiedSource):
             verified_reward(source, columns, trust)
+        elif isinstance(source, JudgeSource):
+            from trainer.rewards.judge_reward import judge_reward  # imports an HTTP client
+
+            judge_reward(source, Answers(), trust=trust).endpoint.check()
     return modules

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import ClassVar, NamedTuple
 
+from trainer.config.reward_sources import JudgeSource
 from trainer.errors import RewardError, StorageError, UntrustedCodeError, shortened, storage_error
 from trainer.files import PRIVATE, open_file
 
@@ -43,7 +44,7 @@ def trust_none(codes: Sequence[Code]) -> None:
     if codes:
         named = ", ".join(f"'{code.name}' (SHA-256 {code.sha256[:12] or 'unknown'})" for code in codes)
         raise UntrustedCodeError(
-            f"you have not trusted this version of the Python code in reward.sources: {named}; read it, then trust it "
+            f"you have not trusted this version of what reward.sources uses: {named}; read it, then trust it "
             "with --trust-code or in the workbench"
         )
 
@@ -105,6 +106,15 @@ class TrustedCode:
             if found.st_uid != os.geteuid() or found.st_mode & 0o022:
                 raise StorageError(f"'{self.file}' must be a file that only you can write: chmod 600, or remove it")
             return {pair for pair in _pairs(file.read(_MAX_BYTES)) if pair[1]}
+
+
+def endpoint_code(source: JudgeSource) -> list[Code]:
+    """Return what to trust before a judge elsewhere gets prompts, responses and a key; nothing if it is here."""
+    if source.is_here:
+        return []
+    key = f"with the key in the environment variable {source.key_env}" if source.key_env else "without a key"
+    text = f"All prompts and responses are sent to {source.url}, {key}."
+    return [Code(f"judge at {source.url}, {key}", hashlib.sha256(text.encode()).hexdigest(), text)]
 
 
 def is_file(place: str) -> bool:

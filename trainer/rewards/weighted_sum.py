@@ -93,11 +93,15 @@ class OnFirstRank:
     So a user's function runs once for each batch, as on one machine, and other machines run no code of it.
     """
 
-    def __init__(self, name: str, source: RewardSource | None, ranks: Ranks) -> None:
-        """Wrap `source`, which is None on other ranks than the first."""
+    def __init__(self, name: str, source: RewardSource | None, ranks: Ranks, *, may_wait: bool = False) -> None:
+        """Wrap `source`, which is None on other ranks than the first.
+
+        may_wait: the others wait for it without the limit of `run.rank_timeout`.
+        """
         self.name = name
         self.source = source
         self._ranks = ranks
+        self._may_wait = may_wait
 
     def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
         """Return the first rank's scores of `batch`. Raises its RewardError, and RankError on the others.
@@ -105,11 +109,14 @@ class OnFirstRank:
         What its function logged for the samples stays there, where they are saved.
         """
         extra: dict[str, list[Any]] = {}
+        waited: list[SourceScores] = []
+        if self._may_wait and not self._ranks.alone:
+            self._ranks.meet(lambda: waited.append(self.source(batch)) if self.source else None)
 
         def scores() -> list[Any] | None:
             if self.source is None:
                 return None
-            found = self.source(batch)
+            found = waited[0] if waited else self.source(batch)
             extra.update(found.extra)
             return [found.scores, found.token_rewards, dict(found.details)]
 

@@ -64,6 +64,7 @@ class RunFolder:
     checkpoints = _Inside("checkpoints")
     best = _Inside("best.json")  # the best checkpoint and its evaluation
     control = _Inside("control")  # folder of requests to the process that trains the run
+    judge = _Inside("judge.jsonl")  # answers of the judges among the rewards
     progress = _Inside("progress.json")  # of the current phase
 
     @property
@@ -233,7 +234,7 @@ def open_to_train(path_or_name: str | Path, runs_dir: Path) -> RunFolder:
     folder = open_run(path_or_name, runs_dir)
     folders = (folder.samples, folder.checkpoints, folder.control, folder.control / "answers")
     places = [(path, is_folder, "folder") for path in folders]
-    places += [(path, is_file, "file") for path in (folder.events, folder.root / _LOCK)]
+    places += [(path, is_file, "file") for path in (folder.events, folder.judge, folder.root / _LOCK)]
     for path, is_right, what in places:
         if os.path.lexists(path) and not is_right(path):
             found = f"a link to '{path.readlink()}'" if path.is_symlink() else "something else"

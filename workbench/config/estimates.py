@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from trainer.config import PRESETS, AnyConfig, Config
 from trainer.config.pairs import DPOConfig, PreferenceDataConfig
-from trainer.config.reward_sources import ModelSource, PythonSource, VerifiedSource
+from trainer.config.reward_sources import JudgeSource, ModelSource, PythonSource, VerifiedSource
 from trainer.config.schema import DataConfig
 from trainer.errors import TrainerError
 from trainer.files import open_regular
@@ -118,6 +118,7 @@ def file_problems(config: Config) -> list[Problem]:
     from trainer.data import check_prompts
     from trainer.rewards import verified_reward
     from trainer.rewards.code import code_of
+    from trainer.rewards.judge_rubric import read_rubric
 
     model, sources = config.model, config.reward.sources
     checks: list[tuple[str, Callable[[], object]]] = []
@@ -134,6 +135,7 @@ def file_problems(config: Config) -> list[Problem]:
     checks.append(("data.prompts", partial(check_prompts, config.data)))
     checks += [("reward.sources", partial(code_of, one.path)) for one in sources if isinstance(one, PythonSource)]
     checks += [("reward.sources", partial(verified_reward, one)) for one in sources if isinstance(one, VerifiedSource)]
+    checks += [("reward.sources", partial(read_rubric, one)) for one in sources if isinstance(one, JudgeSource)]
     if any(isinstance(source, ModelSource) for source in sources):
         from trainer.rewards.model_reward import unfinished_models
 

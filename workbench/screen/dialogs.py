@@ -71,9 +71,9 @@ class TrustScreen(ConfirmScreen):
         shown = [f"{visible(code.name)}\nSHA-256 {code.sha256 or 'unknown'}\n\n{code_text(code)}\n" for code in codes]
         detail = [
             VerticalScroll(*(Static(text, markup=False) for text in shown), classes="code"),
-            Static("It runs with all your permissions, now and in every later run that uses it.", classes="detail"),
+            Static("It has all your permissions, now and in every later run that uses it.", classes="detail"),
         ]
-        super().__init__("You have not trusted this version of the reward's Python code.", detail, "Trust", "Cancel")
+        super().__init__("You have not trusted this version of what the reward uses.", detail, "Trust", "Cancel")
 
 
 class Plan(NamedTuple):

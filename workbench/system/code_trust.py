@@ -11,10 +11,10 @@ from pathlib import Path
 
 from trainer.config import parse_overrides
 from trainer.config.fields import Section
-from trainer.config.reward_sources import CodeSource, PythonSource
+from trainer.config.reward_sources import CodeSource, JudgeSource, PythonSource
 from trainer.config.schema import Config, RewardConfig
 from trainer.errors import StorageError
-from trainer.rewards.code import Code, TrustedCode, code_of
+from trainer.rewards.code import Code, TrustedCode, code_of, endpoint_code
 from trainer.rewards.code_reward import runner_code
 from workbench.system import output
 from workbench.system.environment import state_dir
@@ -43,6 +43,8 @@ def untrusted_code(reward: RewardConfig) -> list[Code]:
             codes += code_of(source.path)
         elif isinstance(source, CodeSource):
             codes.append(runner_code())
+        elif isinstance(source, JudgeSource):
+            codes += endpoint_code(source)
     return trusted_code().untrusted(codes)
 
 
@@ -83,9 +85,9 @@ def _agreed(codes: Sequence[Code]) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     for code in codes:
-        output.note(f"you have not trusted this version of the reward's code yet: {code.name}")
+        output.note(f"you have not trusted this version of what the reward uses yet: {code.name}")
         output.note(f"SHA-256 {code.sha256 or 'unknown'}")
         sys.stderr.write(f"{code_text(code)}\n")
-    sys.stderr.write(f"{output.PROGRAM}: run this code with all your permissions, now and later? [y/N] ")
+    sys.stderr.write(f"{output.PROGRAM}: give this all your permissions, now and later? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

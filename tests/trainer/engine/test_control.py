@@ -175,6 +175,27 @@ def test_a_paused_trainer_answers_and_a_pause_during_an_answer_applies_afterward
     assert replies.prompts == ["one", "two"]
 
 
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_held_run_goes_on_when_that_is_over_but_not_if_somebody_paused_it_meanwhile(paused: bool) -> None:
+    control, asked, looks = Control(), list[int](), list[int]()
+
+    def is_over() -> bool:
+        asked.append(len(looks))
+        if paused and len(asked) == 1:
+            control.pause()
+        return len(asked) > 1
+
+    def look_into_inbox() -> None:
+        looks.append(len(asked))
+        if len(looks) == 6:
+            control.resume()
+
+    control.attach(log := Log(), look_into_inbox)
+    control.hold(is_over)
+    assert log.heard == ["paused", "resumed"]
+    assert (len(asked), len(looks) == 6) == ((1, True) if paused else (2, False))
+
+
 @pytest.mark.parametrize("save", [True, False], ids=["stop", "abort"])
 def test_an_end_during_an_answer_leaves_no_question_without_a_reply(save: bool) -> None:
     control = Control()

@@ -56,7 +56,7 @@ def test_untrusted_code_is_not_run_and_the_error_names_file_hash_and_way_out(sto
     with pytest.raises(UntrustedCodeError) as refused:
         scored(file, store.check)
     (found,) = code_of(f"{file}:score")
-    assert str(refused.value).startswith("you have not trusted this version of the Python code in reward.sources: ")
+    assert str(refused.value).startswith("you have not trusted this version of what reward.sources uses: ")
     assert all(part in str(refused.value) for part in (str(file), found.sha256[:12], "--trust-code"))
     assert not (code / "executed").exists()
 

@@ -192,7 +192,7 @@ FOUND = {"win_rate": 0.62, "win_rate_low": 0.5, "best_of_score": 0.7, "explained
 
 def test_metrics_are_all_the_finite_numbers_of_an_iteration_with_seconds_and_memory_by_phase() -> None:
     numbers = metrics(dataclasses.replace(iteration(3), memory={"update": 7}))
-    apart = {"iteration", "seconds", "parts", "memory", "ranks", "calibration"}
+    apart = {"iteration", "seconds", "parts", "memory", "ranks", "calibration", "difficulty"}
     fields = {f.name for f in dataclasses.fields(Iteration)} - apart
     assert set(numbers) == fields | {"seconds/generate", "memory/update"}
     assert numbers["memory/update"] == 7

@@ -345,10 +345,14 @@ def test_a_child_imports_nothing_from_the_working_folder(
     assert not (tmp_path / "executed").exists()
 
 
-def test_no_other_place_starts_the_interpreter() -> None:
+def test_every_place_that_starts_the_interpreter_keeps_the_working_folder_out_of_it() -> None:
     modules = [path for package in ("trainer", "workbench") for path in (ROOT / package).rglob("*.py")]
-    found = sorted(path.name for path in modules if "sys.executable" in path.read_text())
-    assert found == ["children.py"]
+    starts = re.compile(r'\[(?:sys\.executable|_PYTHON), "(-\w+)"')
+    for path in modules:
+        if "sys.executable" in (text := path.read_text()):
+            options = starts.findall(text)
+            assert options, path
+            assert all({"P", "I"} & set(option) for option in options), path
 
 
 CODE = """

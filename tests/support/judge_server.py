@@ -21,7 +21,7 @@ weight = 3.0
 name = "short"
 description = "Is it short?"
 """
-_RESPONSE = re.compile(r"<response>\n(.*)\n</response>", re.DOTALL)
+_RESPONSE = re.compile(r"<(response(?:_[AB])?)>\n(.*?)\n</\1>", re.DOTALL)
 
 
 def write_rubric(folder: Path, text: str = RUBRIC) -> Path:
@@ -44,12 +44,12 @@ def by_length(response: str) -> str:
 class JudgeServer:
     """Endpoint in a thread. `url` is its base.
 
-    answer: returns the text of the model's answer to a response, or the name of a fault of `_Handler.FAULTS`. faults:
+    answer: returns the text of the model's answer to a response, or to two, or the name of one of `FAULTS`. faults:
     what happens to the next requests instead, in their order. requests: bodies that were answered by `answer`; keys:
     Authorization headers of all. `let_go` ends the requests that "hang".
     """
 
-    def __init__(self, answer: Callable[[str], str] = by_length) -> None:
+    def __init__(self, answer: Callable[..., str] = by_length) -> None:
         self.answer = answer
         self.faults: list[str] = []
         self.requests: list[dict[str, Any]] = []
@@ -72,8 +72,7 @@ class JudgeServer:
     @property
     def responses(self) -> list[str]:
         """Return the responses that it was asked about."""
-        found = (_RESPONSE.search(body["messages"][-1]["content"]) for body in self.requests)
-        return [match[1] for match in found if match]
+        return [text for body in self.requests for _, text in _RESPONSE.findall(body["messages"][-1]["content"])]
 
     def __enter__(self) -> Self:
         return self
@@ -101,8 +100,8 @@ class _Handler(BaseHTTPRequestHandler):
             judge.most = max(judge.most, judge.now)
             fault = judge.faults.pop(0) if judge.faults else ""
         judge.arrived.release()
-        found = _RESPONSE.search(body["messages"][-1]["content"])
-        text = fault or (judge.answer(found[1]) if found else "{}")
+        found = [text for _, text in _RESPONSE.findall(body["messages"][-1]["content"])]
+        text = fault or (judge.answer(*found) if found else "{}")
         with judge.lock:
             judge.now -= 1
             if text not in FAULTS:

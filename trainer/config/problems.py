@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from trainer.config.fields import CONFIG_FORMAT, PATTERNS, FileSection, Section
-from trainer.config.reward_sources import SOURCES
+from trainer.config.reward_sources import SOURCES, JudgeSource
 from trainer.config.schema import Config
 from trainer.errors import ConfigError, StorageError, counted
 
@@ -210,6 +210,12 @@ def _conflicts(config: Config) -> Iterator[tuple[Sequence[str], str]]:
             f"leaves ppo.estimator = '{ppo.estimator}' nothing to compare a response with; use at least 2 (4 to 8 are "
             "usual), or 'reinforce' or 'remax'",
         )
+    compares = any(isinstance(one, JudgeSource) and one.mode == "pairwise" for one in reward.sources)
+    if compares and rollout.samples_per_prompt < 2:
+        yield (
+            ("rollout.samples_per_prompt", "reward.sources"),
+            "leaves a judge with mode = 'pairwise' nothing to compare a response with; use at least 2, or 'pointwise'",
+        )
     for key, is_set in (("rollout.dynamic", rollout.dynamic > 0), ("data.curriculum", config.data.curriculum)):
         if is_set and ppo.estimator not in ("rloo", "grpo"):
             off = "0" if key == "rollout.dynamic" else "false"
@@ -305,6 +311,11 @@ def config_warnings(config: FileSection) -> list[str]:
         found.append(f"ppo.whiten_rewards {noise} {_SMALL_BATCH} sequences are noise")
     if ppo.whiten_advantages and size < _SMALLEST_BATCH:
         found.append(f"ppo.whiten_advantages {noise} {_SMALLEST_BATCH} sequences are noise")
+    if config.eval.every and all(isinstance(s, JudgeSource) and s.mode == "pairwise" for s in config.reward.sources):
+        found.append(
+            "reward.sources has no score for held-out prompts, which have one response each: a judge with mode = "
+            "'pairwise' needs several; set eval.every = 0, or add another source"
+        )
     if optim.micro_batch_tokens < (longest := config.data.max_prompt_tokens + rollout.max_new_tokens):
         found.append(
             f"optim.micro_batch_tokens = {optim.micro_batch_tokens} is less than the longest sequence of {longest} "

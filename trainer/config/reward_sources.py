@@ -151,13 +151,20 @@ class CodeSource(_Weighted):
 
 
 class JudgeSource(_Weighted):
-    """0 to 1 by a language model that follows a rubric."""
+    """0 to 1 by a language model that follows a rubric: marks, or the share of its group that a response beats."""
 
     kind: Literal["judge"] = "judge"
     rubric: FilePath = setting(..., "TOML file with the criteria, their weights and the scale.", min_length=1)
     model: str = setting(..., "Name of the model at the endpoint.", min_length=1)
     url: str = setting("http://localhost:11434/v1", "Base URL of an OpenAI-compatible endpoint, with its /v1.")
     key_env: str = setting("", "Environment variable with the endpoint's API key; empty if it needs none.")
+    mode: Literal["pointwise", "pairwise"] = setting(
+        "pointwise",
+        "Grade each response, or compare those to one prompt two by two, twice with the sides swapped.",
+    )
+    opponents: int = setting(
+        0, "Others of its group that each response is compared with, at least; 0: all of them.", ge=0
+    )
     temperature: float = setting(0.0, "Temperature of its answers.", ge=0, le=2)
     max_tokens: int = setting(1024, "Longest answer, with what the model thinks before it.", unit="tokens", ge=16)
     structured: bool = setting(True, "Ask the endpoint to hold answers to the rubric's JSON Schema.")

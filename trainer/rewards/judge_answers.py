@@ -31,6 +31,10 @@ class Reply(NamedTuple):
         """Return the reply with an answer as the model wrote it, without what it thought before."""
         return cls(text.rpartition("</think>")[2].strip()[-_LONGEST:], "", read, written)
 
+    def shared(self, share: float) -> Reply:
+        """Return the reply with a share of its tokens."""
+        return self._replace(read=self.read * share, written=self.written * share)
+
 
 class Answers(dict[str, Reply]):
     """Replies by the hash of their request. `keep_in` names the file that a run keeps them in."""

@@ -91,7 +91,7 @@ class Rubric(Section):
     def verdict(self, reply: Reply) -> Verdict:
         """Return the score that a reply gives, from 0 to 1, and why; None for one without all marks."""
         values = _values(reply)
-        marks = [values.get(one.name) for one in self.criteria]
+        marks: list[Any] = [values.get(one.name) for one in self.criteria]
         if not all(type(mark) in (int, float) and 0 <= mark <= self.scale for mark in marks):
             return _unusable(reply, f"a mark from 0 to {self.scale} for each criterion")
         score = self._mean([mark / self.scale for mark in marks])
@@ -101,7 +101,7 @@ class Rubric(Section):
     def preference(self, reply: Reply) -> Verdict:
         """Return 1 if a reply prefers A by the weighted criteria, 0 if B, 0.5 if neither; None if it does not say."""
         values = _values(reply)
-        marks = [values.get(one.name) for one in self.criteria]
+        marks: list[Any] = [values.get(one.name) for one in self.criteria]
         if not all(isinstance(mark, str) and mark in _SIDES for mark in marks):
             return _unusable(reply, "A, B or tie for each criterion")
         mean = self._mean([_SIDES[mark] for mark in marks])

@@ -48,7 +48,7 @@ def scores_of(result: RewardResult) -> list[float]:
 def right(*texts: str) -> list[float]:
     """Return the scores that the rubric gives for the marks of `by_length`."""
     marks = [json.loads(by_length(text)) for text in texts]
-    return [(3 * one["kind"] + one["short"]) / 40 for one in marks]
+    return [(3 * (one["kind"] / 10) + one["short"] / 10) / 4 for one in marks]
 
 
 def test_a_score_is_the_weighted_mean_of_the_marks_and_is_explained_and_paid_for(

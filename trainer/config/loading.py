@@ -133,6 +133,8 @@ def resolve_paths(config: Schema, base: Path) -> Schema:
                 source["ensemble"] = [_absolute(path, base) for path in source["ensemble"]]
             elif source["kind"] == "judge":
                 source["rubric"] = _absolute(source["rubric"], base)
+                if not source["url"] and source["model"] != "starter":
+                    source["model"] = _absolute(source["model"], base)
             elif source["kind"] == "json":
                 source["json_schema"] = _absolute(source["json_schema"], base)
     raw["run"]["dir"] = os.path.realpath(base / raw["run"]["dir"])  # Path.resolve raises for a loop of links

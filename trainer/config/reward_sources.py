@@ -155,8 +155,15 @@ class JudgeSource(_Weighted):
 
     kind: Literal["judge"] = "judge"
     rubric: FilePath = setting(..., "TOML file with the criteria, their weights and the scale.", min_length=1)
-    model: str = setting(..., "Name of the model at the endpoint.", min_length=1)
-    url: str = setting("http://localhost:11434/v1", "Base URL of an OpenAI-compatible endpoint, with its /v1.")
+    model: str = setting(
+        ...,
+        "Its name at the endpoint; without a url a folder in mlx-lm's format, a hub name or 'starter'.",
+        min_length=1,
+    )
+    url: str = setting(
+        "http://localhost:11434/v1",
+        "Base URL of an OpenAI-compatible endpoint, with its /v1; empty: the model runs here, by MLX.",
+    )
     key_env: str = setting("", "Environment variable with the endpoint's API key; empty if it needs none.")
     mode: Literal["pointwise", "pairwise"] = setting(
         "pointwise",
@@ -168,7 +175,10 @@ class JudgeSource(_Weighted):
     temperature: float = setting(0.0, "Temperature of its answers.", ge=0, le=2)
     max_tokens: int = setting(1024, "Longest answer, with what the model thinks before it.", unit="tokens", ge=16)
     structured: bool = setting(True, "Ask the endpoint to hold answers to the rubric's JSON Schema.")
-    options: TemplateOptions = setting({}, "More fields of each request, as in { reasoning_effort = 'low' }.")
+    options: TemplateOptions = setting(
+        {},
+        "More fields of each request, as in { reasoning_effort = 'low' }; without a url, options of the chat template.",
+    )
     concurrency: int = setting(8, "Requests under way at a time.", ge=1, le=256)
     timeout: float = setting(60.0, "Time for one answer.", unit="s", gt=0, le=3600)
     retries: int = setting(4, "Failed requests after which the run pauses until the judge answers.", ge=0, le=20)
@@ -179,6 +189,8 @@ class JudgeSource(_Weighted):
     @classmethod
     def _is_base(cls, url: str) -> str:
         parts = urlsplit(url)  # raises ValueError for what is no URL
+        if not url:
+            return url
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
             raise ValueError("must be a URL such as http://localhost:11434/v1")
         if parts.username is not None or parts.query or parts.fragment:
@@ -194,11 +206,11 @@ class JudgeSource(_Weighted):
 
     @property
     def is_here(self) -> bool:
-        """Whether the endpoint is on this machine."""
+        """Whether the judge is on this machine."""
         host = urlsplit(self.url).hostname or ""
         with contextlib.suppress(ValueError):
             return ip_address(host).is_loopback
-        return host == "localhost"
+        return host == "localhost" or not self.url
 
 
 def _from_string(value: Any) -> Any:

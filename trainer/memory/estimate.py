@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from trainer.config import AnyConfig, Config
 from trainer.config.loading import load_config_as
 from trainer.config.pairs import DPOConfig, RewardModelConfig
-from trainer.config.reward_sources import ModelSource
+from trainer.config.reward_sources import JudgeSource, ModelSource
 from trainer.config.schema import BackboneConfig
 from trainer.errors import TrainerError
 from trainer.files import read_json
@@ -93,7 +93,7 @@ class _Found(NamedTuple):
 
 
 def reward_models(config: Config | DPOConfig, *, gpu: bool) -> RewardModels:
-    """Return the memory of the reward models in `config`. Reads files.
+    """Return the memory of the reward models in `config`, and of judges that run here. Reads files.
 
     Those that use the policy's backbone hold an adapter alone; reward models of one backbone share it. One whose folder
     cannot be read counts nothing: the run will refuse it.
@@ -101,6 +101,8 @@ def reward_models(config: Config | DPOConfig, *, gpu: bool) -> RewardModels:
     backbones: dict[str, int] = {}
     passes, adapters = [], 0
     for source in config.reward.sources:
+        if isinstance(source, JudgeSource) and not source.url and (judge := shape_of(source.model)[0]):
+            backbones[f"judge {source.model}"] = held_model(BackboneConfig(path=source.model), judge, gpu=gpu).weights
         for path in source.paths if isinstance(source, ModelSource) else ():
             found = _found(Path(path).expanduser())
             if found is None:

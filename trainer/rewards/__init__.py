@@ -243,7 +243,7 @@ def load_functions(
         elif isinstance(source, VerifiedSource):
             verified_reward(source, columns, trust)
         elif isinstance(source, JudgeSource):
-            from trainer.rewards.judge_reward import judge_reward  # imports an HTTP client
+            from trainer.rewards.judge_reward import check_judge  # imports an HTTP client
 
-            judge_reward(source, Answers(), trust=trust).endpoint.check()
+            check_judge(source, trust)
     return modules

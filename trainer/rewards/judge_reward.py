@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from trainer.config.reward_sources import JudgeSource
 from trainer.errors import shortened
@@ -18,6 +18,16 @@ from trainer.rewards.judge_rubric import Rubric, read_rubric
 
 _SHOWN = 200  # characters of a reason
 _MILLION = 1e6
+
+
+class Judge(Protocol):
+    """A language model that answers requests: an `Endpoint` or a `LocalJudge`. Raises RewardError."""
+
+    def body(self, messages: Messages) -> dict[str, Any]:
+        """Return what the answer to `messages` depends on."""
+
+    def __call__(self, requests: Sequence[Messages], done: Callable[[int, Reply], None]) -> None:
+        """Answer all of `requests`; `done` gets the place and the reply of each as they come."""
 
 
 class Contest(NamedTuple):
@@ -45,11 +55,11 @@ class JudgeReward:
     name: str
     source: JudgeSource
     rubric: Rubric
-    endpoint: Endpoint
+    judge: Judge
     answers: Answers
 
     def __call__(self, batch: Sequence[RewardInput]) -> SourceScores:
-        """Return a score from 0 to 1 per sequence, and why. Raises what `Endpoint` does."""
+        """Return a score from 0 to 1 per sequence, and why. Raises what the judge does."""
         if self.source.mode == "pairwise":
             return self._compared(batch)
         replies = self.replies([self.rubric.request(row) for row in batch])
@@ -98,12 +108,12 @@ class JudgeReward:
 
     def replies(self, requests: Sequence[Messages]) -> list[Reply]:
         """Return the replies to `requests`, of which equal ones are sent, and have tokens, once."""
-        bodies = [{"url": self.source.url, **self.endpoint.body(messages)} for messages in requests]
+        bodies = [{"url": self.source.url, **self.judge.body(messages)} for messages in requests]
         keys = [hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest() for body in bodies]
         new = {key: messages for key, messages in zip(keys, requests, strict=True) if key not in self.answers}
         names = list(new)
         if new:
-            self.endpoint(list(new.values()), lambda place, reply: self.answers.add(names[place], reply))
+            self.judge(list(new.values()), lambda place, reply: self.answers.add(names[place], reply))
         found, seen = list[Reply](), set[str]()
         for key in keys:
             found.append(self.answers[key].shared(0 if key in seen else 1))
@@ -132,14 +142,30 @@ def judge_reward(
     between: Callable[[], None] = lambda: None,
     wait: Wait = refuse_to_wait,
 ) -> JudgeReward:
-    """Return the judge that `source` describes. Raises RewardError without rubric or key.
+    """Return the judge that `source` describes. Raises RewardError without rubric or key, ModelError without model.
 
     trust, between, wait: as for `build_rewards`.
     """
     rubric = read_rubric(source)
     trust(endpoint_code(source))
+    if not source.url:
+        from trainer.rewards.judge_model import LocalJudge  # imports MLX
+
+        return JudgeReward("judge", source, rubric, LocalJudge(source, between), answers)
     schema = rubric.answer_schema(source.mode) if source.structured else None
     return JudgeReward("judge", source, rubric, Endpoint(source, schema, between, wait), answers)
+
+
+def check_judge(source: JudgeSource, trust: Trust) -> None:
+    """Raise RewardError if the judge does not answer a short request, or cannot; no model is loaded for it here."""
+    read_rubric(source)
+    trust(endpoint_code(source))
+    if source.url:
+        Endpoint(source, None).check()
+    else:
+        from trainer.rewards.judge_model import check_local_judge  # imports MLX
+
+        check_local_judge(source)
 
 
 def _standing(contests: Sequence[Contest]) -> Verdict:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from judge_server import RUBRIC, JudgeServer, by_length, graded, unused_url, write_rubric
+from tiny import make_checkpoint
 
 from trainer.config.problems import validate
 from trainer.config.schema import RewardConfig
@@ -250,6 +251,27 @@ def test_a_judge_is_tried_before_training_and_the_key_is_in_no_message(
     assert message in str(error.value)
     assert KEY not in repr(error.value) + repr(judge(server.source(rubric, key_env="JUDGE_KEY")))
     assert set(server.keys) == {f"Bearer {KEY}"}
+
+
+def test_a_model_that_runs_here_judges_too(rubric: Path, tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "model")
+    source = {"kind": "judge", "url": "", "model": str(folder), "rubric": str(rubric), "max_tokens": 16}
+    with pytest.raises(RewardError, match=r"has no chat template: choose one that was trained to chat"):
+        load_functions(RewardConfig(sources=[source]))
+    template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}[assistant]"
+    (folder / "chat_template.jinja").write_text(template)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 2000}))
+    load_functions(RewardConfig(sources=[source]), trust=trust_none)
+    steps = list[int]()
+    first = judge(source, between_passes=lambda: steps.append(1))(rows("one", "x" * 3000, "three"))
+    assert first.parts["judge.no_answer"] == [1.0] * 3, "its weights are random"
+    assert "lacks a mark" in first.extra["judge"][0]
+    assert "the judge reads 2000" in first.extra["judge"][1]
+    assert [math.isnan(count) for count in first.parts["judge.tokens"]] == [False, True, False]
+    assert len(steps) >= 16
+    again = judge(source)(rows("three", "one"))
+    assert again.extra["judge"] == [first.extra["judge"][2], first.extra["judge"][0]], "it takes the likeliest tokens"
 
 
 def test_texts_and_key_go_to_another_machine_only_if_that_is_trusted(rubric: Path) -> None:

@@ -35,8 +35,13 @@ class Contest(NamedTuple):
 
     points: float | None  # 1 if the response is better, 0 if the other is, 0.5 for a tie; None without both answers
     reason: str
-    side: str = ""  # "left" or "right" if the judge chose that one both times
+    left: Sequence[float] = ()  # each time: 1 if the judge chose the left one, 0 the right one, 0.5 neither
     replies: Sequence[Reply] = ()
+
+    @property
+    def is_swayed(self) -> bool:
+        """Return whether the side decides: the judge chose the same one both times."""
+        return self.left in ((1.0, 1.0), (0.0, 0.0))
 
 
 @dataclass(slots=True)
@@ -65,7 +70,7 @@ class JudgeReward:
         replies = self.replies([self.rubric.request(row) for row in batch])
         verdicts = [self.rubric.verdict(reply) for reply in replies]
         missing = [float(one.score is None) for one in verdicts]
-        return self._scores(verdicts, {"no_answer": missing}, [[reply] for reply in replies])
+        return self.scored(verdicts, {"no_answer": missing}, [[reply] for reply in replies])
 
     def _compared(self, batch: Sequence[RewardInput]) -> SourceScores:
         """Score the responses of each group against each other."""
@@ -80,10 +85,10 @@ class JudgeReward:
             met[b].append(found._replace(points=None if found.points is None else 1 - found.points))
         details = {
             "no_answer": [_mean([one.points is None for one in own]) for own in met],
-            "swayed": [_mean([one.side != "" for one in own if one.points is not None]) for own in met],
+            "swayed": [_mean([one.is_swayed for one in own if one.points is not None]) for own in met],
         }
         replies = [[reply.shared(0.5) for one in own for reply in one.replies] for own in met]
-        return self._scores(list(map(_standing, met)), details, replies)
+        return self.scored(list(map(_standing, met)), details, replies)
 
     def contests(self, pairs: Sequence[tuple[RewardInput, str]]) -> list[Contest]:
         """Have the judge compare each response with another one to its prompt, from both sides."""
@@ -102,8 +107,8 @@ class JudgeReward:
             if first.score is None or swapped.score is None:
                 found.append(Contest(None, first.reason if first.score is None else swapped.reason, replies=two))
                 continue
-            side = {(1.0, 1.0): "left", (0.0, 0.0): "right"}.get((first.score, swapped.score), "")
-            found.append(Contest((first.score + 1 - swapped.score) / 2, first.reason, side, two))
+            left = (first.score, swapped.score)
+            found.append(Contest((first.score + 1 - swapped.score) / 2, first.reason, left, two))
         return found
 
     def replies(self, requests: Sequence[Messages]) -> list[Reply]:
@@ -120,7 +125,7 @@ class JudgeReward:
             seen.add(key)
         return found
 
-    def _scores(
+    def scored(
         self, verdicts: Sequence[Verdict], details: dict[str, list[float]], replies: Sequence[Sequence[Reply]]
     ) -> SourceScores:
         """Return the scores and reasons of `verdicts`, and their details. replies: those that each came from."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trainer.errors import UsageError
 from trainer.files import may_exist
+from trainer.preferences.queues import disputed_keys
 from trainer.preferences.records import SessionRecord
 from trainer.preferences.rows import guidelines_hash
 from trainer.preferences.sessions import list_sessions
@@ -76,10 +77,11 @@ def run(args: argparse.Namespace) -> int:
 def opening(args: argparse.Namespace) -> Opening:
     """Return what to open: a session if the options name its items, else the screen that asks. Raises TrainerError."""
     path = (Path(args.store) if args.store else Path.cwd() / STORE).resolve()
-    kept, flagged = list[SessionRecord](), tuple[str, ...]()
+    kept, flagged, disputed = list[SessionRecord](), tuple[str, ...](), tuple[str, ...]()
     if may_exist(path):
         with PreferenceStore(path) as store:
             kept, flagged = list_sessions(store), tuple(store.flagged())
+            disputed = tuple(disputed_keys(store))
     elif not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
         raise UsageError(f"cannot create '{path}': its folder is missing or read-only; name another with --store")
     given = "" if args.labeller is None else labeller_name(args.labeller)
@@ -87,7 +89,7 @@ def opening(args: argparse.Namespace) -> Opening:
     if args.guidelines:
         read_guidelines(args.guidelines)  # report a mistake at once
     where = runs_dir(args)
-    options = replace(_options(args, where), labeller=given, flagged=flagged, store=path)
+    options = replace(_options(args, where), labeller=given, flagged=flagged, disputed=disputed, store=path)
     if args.run or args.data or options.queues:
         new = planned(replace(options, labeller=labeller))
         assert new.plan is not None
@@ -122,7 +124,7 @@ def _options(args: argparse.Namespace, where: Path) -> SessionOptions:
         raise UsageError("--queue: a queue is named twice; give it one weight")
     run = open_run(args.run, where).root if args.run else None
     model = open_run(args.model, where).root if args.model else None
-    needs_run = bool(names - {"dataset", "flagged"})
+    needs_run = bool(names - {"dataset", "flagged", "disputed"})
     if needs_run and not (run and model):
         found = labelling_material(where)
         run = run or next(iter(found.runs), None)

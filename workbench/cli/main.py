@@ -28,6 +28,7 @@ COMMANDS = {  # what adds the options of each, and its line in --help
     "sweep": ("experiments:add_sweep", "train every combination of some settings on several seeds, and compare them"),
     "preferences": ("preferences:add_options", "import, export and describe preferences"),
     "reward-model": ("reward_model:add_options", "train, evaluate and apply a reward model"),
+    "judge": ("judge:add_options", "hold a judge against the labels of people"),
     "dpo": ("train:add_options", "train a policy on preferences directly, as a baseline for PPO"),
     "launch": ("launch:add_options", "train one run in several processes on this machine"),
     "export": ("runs:add_export", "write a run for other trainers: policy, reward model, prompts, settings of TRL"),

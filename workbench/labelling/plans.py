@@ -24,8 +24,8 @@ from trainer.runs.listing import PPO, list_runs
 from trainer.runs.samples import kept_iterations
 from workbench.text import visible
 
-UserQueue = Literal["samples", "policy-reference", "dataset", "uncertain", "flagged"]
-"""A queue that a user can choose; "flagged" becomes the queue "again" with the keys of what is flagged."""
+UserQueue = Literal["samples", "policy-reference", "dataset", "uncertain", "flagged", "disputed"]
+"""A queue that a user can choose; the last two become "again" with the keys of what is flagged or disputed."""
 
 QUEUES: dict[UserQueue, str] = {
     "samples": "responses of the run, newest first",
@@ -33,6 +33,7 @@ QUEUES: dict[UserQueue, str] = {
     "dataset": "pairs from a file or dataset",
     "uncertain": "samples that a reward model is unsure of",
     "flagged": "items flagged for a second look, once more",
+    "disputed": "pairs on which a judge disagrees with the labels",
 }
 """Queues that a user can choose, each with a description."""
 
@@ -49,8 +50,9 @@ class SessionOptions:
 
     labeller: as given; empty if it is not. queues: with their weights; if empty, run and data decide. columns: names of
     the columns of the data, as in "prompt=question". model: folder of the reward model of "uncertain". guidelines: the
-    path of a text file; its text is in `text` once there is a plan. flagged: keys of the comparisons that are flagged
-    in the store. resume: id of a session. store: where labels are kept; None: in the working folder.
+    path of a text file; its text is in `text` once there is a plan. flagged, disputed: keys of the comparisons that are
+    flagged in the store, and of those that a judge disputes. resume: id of a session. store: where labels are kept;
+    None: in the working folder.
     """
 
     labeller: str = ""
@@ -63,6 +65,7 @@ class SessionOptions:
     repeats: float = REPEATS
     guidelines: str = ""
     flagged: tuple[str, ...] = ()
+    disputed: tuple[str, ...] = ()
     plan: SessionPlan | None = None
     text: str = ""
     resume: int = 0
@@ -206,6 +209,10 @@ def _queue_plan(queue: UserQueue, weight: float, options: SessionOptions) -> Que
         if not options.flagged:
             raise UsageError("queue flagged: no item is flagged: flag some while you label")
         return QueuePlan(queue="again", weight=weight, keys=options.flagged)
+    if queue == "disputed":
+        if not options.disputed:
+            raise UsageError("queue disputed: no pair is disputed: hold a judge against the labels by judge check")
+        return QueuePlan(queue="again", weight=weight, keys=options.disputed)
     if options.run is None:
         raise UsageError(f"queue {queue}: no run is named: name one that saves its samples")
     run = options.run.resolve()

@@ -20,7 +20,7 @@ from trainer.engine.inbox import add_event
 from trainer.errors import DataError, Interrupted, ModelError, StorageError, TrainerError, UsageError, one_line, writing
 from trainer.events import HumanEvaluation
 from trainer.preferences.agreement import human_evaluation
-from trainer.preferences.queues import QueueContext
+from trainer.preferences.queues import QueueContext, disputed_keys
 from trainer.preferences.records import Item, Judgement, Progress, SessionItem, SessionPlan, SessionRecord, Text
 from trainer.preferences.sessions import LabelSession, begin_session, guidelines_text, list_sessions, open_session
 from trainer.preferences.store import PreferenceStore
@@ -113,13 +113,13 @@ class SessionWorker:
         self._relabelled = False  # since the win rate was counted
         self._due = -math.inf  # when it may be counted again
 
-    def kept(self) -> Future[tuple[list[SessionRecord], list[str]]]:
-        """Return the sessions in the store, the newest first, and the keys of the comparisons that are flagged."""
+    def kept(self) -> Future[tuple[list[SessionRecord], list[str], list[str]]]:
+        """Return the sessions in the store, the newest first, and the keys of what is flagged and disputed."""
 
-        def read() -> tuple[list[SessionRecord], list[str]]:
+        def read() -> tuple[list[SessionRecord], list[str], list[str]]:
             if not self.path.exists():  # there is no store until the first session
-                return [], []
-            return list_sessions(self._opened()), self._opened().flagged()
+                return [], [], []
+            return list_sessions(self._opened()), self._opened().flagged(), disputed_keys(self._opened())
 
         return self._call(read)
 

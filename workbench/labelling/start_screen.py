@@ -97,7 +97,8 @@ class LabelStartScreen(LabelForm[SessionOptions | None]):
         yield row(("labeller", text_field("labeller", "Your name, saved with each label", options.labeller)))
         starts = OptionList(markup=False, compact=True, id="starts").with_tooltip("Enter begins or resumes the session")
         yield row(("session", starts))
-        queues = QueueList(*map(self._queue, QUEUES), compact=True, id="queues")
+        offered = [queue for queue in QUEUES if queue != "disputed" or options.disputed]
+        queues = QueueList(*map(self._queue, offered), compact=True, id="queues")
         about = "Sources of a new session's items, in equal shares; {label-start.toggle} includes or leaves out one"
         yield row(("sources", queues.with_tooltip(with_keys(about, queues))))
         run = Select(
@@ -130,6 +131,8 @@ class LabelStartScreen(LabelForm[SessionOptions | None]):
         if queue == "flagged":
             about = f"{counted(len(options.flagged), 'item')} flagged for a second look, once more"
             lacks = "" if options.flagged else "no item is flagged"
+        elif queue == "disputed":
+            about = f"{counted(len(options.disputed), 'pair')} on which a judge disagrees with the labels"
         elif queue != "dataset" and not self._runs:
             lacks = "needs a run that saves its samples"
         elif queue == "uncertain" and self._options.model is None:
@@ -142,7 +145,8 @@ class LabelStartScreen(LabelForm[SessionOptions | None]):
     def on_mount(self) -> None:
         self._followed = None, self._values(), None
         self._follow()
-        nothing = not (self._open or self._runs or self._options.data or self._options.flagged)
+        options = self._options
+        nothing = not (self._open or self._runs or options.data or options.flagged or options.disputed)
         self.query_one("#labeller" if self._asks else "#data" if nothing else "#starts").focus()
 
     @on(OptionList.OptionSelected, "#starts")

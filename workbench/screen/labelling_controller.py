@@ -122,9 +122,10 @@ class LabellingController:
         material = await self._panes.tried(asyncio.to_thread(labelling_material, self._panes.runs_dir), "label")
         if kept is None or material is None:
             return
-        sessions, flagged = kept
+        sessions, flagged, disputed = kept
         labeller = self._labeller or default_labeller(sessions)
-        given = replace(self._opening or SessionOptions(), plan=None, resume=0)
+        again = replace(self._opening or SessionOptions(), flagged=tuple(flagged), disputed=tuple(disputed))
+        given = replace(again, plan=None, resume=0)
         model = given.model or next(iter(material.models), None)
         self._panes.app.push_screen(
             LabelStartScreen(
@@ -132,7 +133,7 @@ class LabellingController:
                 self.worker.path,
                 sessions,
                 asks=labeller not in (self._labeller, login_name()),
-                options=replace(given, labeller=labeller, model=model, flagged=tuple(flagged)),
+                options=replace(given, labeller=labeller, model=model),
                 begin=self._open_session,
             )
         )

@@ -46,7 +46,7 @@ def left_open(options: SessionOptions) -> int:
 
 
 def test_every_queue_can_be_chosen_except_those_that_the_program_fills() -> None:
-    assert set(get_args(Queue)) ^ set(QUEUES) == {"again", "repeat", "flagged"}
+    assert set(get_args(Queue)) ^ set(QUEUES) == {"again", "repeat", "flagged", "disputed"}
 
 
 def test_without_options_the_screen_asks_and_nothing_is_made(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from workbench.kit.footer import KeyFooter
 from workbench.labelling.plans import (
     QUEUES,
     SessionOptions,
+    UserQueue,
     default_labeller,
     labeller_name,
     labelling_material,
@@ -104,6 +105,19 @@ async def test_without_a_session_enter_begins_one_on_the_samples_of_the_newest_r
     begun = plan(answer)
     assert begun.queues == (QueuePlan(queue="samples", source=str(runs[0])),)
     assert (answer.labeller, begun.repeats, begun.random, begun.limit) == (name, 0.05, 0.2, 0)
+
+
+async def test_what_a_judge_disputes_is_offered_only_where_there_is_some() -> None:
+    runs = [run_with_samples("b-0002")]
+    async with opened(start(runs)) as (app, _):
+        assert app.screen.query_one(QueueList).option_count == len(QUEUES) - 1
+    options = SessionOptions(queues=(("disputed", 1.0),), disputed=("k", "l"))
+    async with opened(start(runs, options=options)) as (app, pilot):
+        prompt = app.screen.query_one(QueueList).get_option_at_index(len(QUEUES) - 1).prompt
+        assert "2 pairs on which a judge disagrees with the labels" in str(prompt)
+        await pilot.press("enter")
+        answer = await app.answered(pilot)
+        assert plan(answer).queues == (QueuePlan(queue="again", keys=("k", "l")),)
 
 
 async def test_the_columns_of_the_data_are_named_in_the_form(folder: Path) -> None:
@@ -388,7 +402,7 @@ def test_guidelines_are_read_as_they_are() -> None:
 
 
 def test_every_queue_is_described_in_a_few_words_and_no_name_is_obeyed() -> None:
-    kept: list[Queue] = [queue for queue in QUEUES if queue != "flagged"]
+    kept: list[Queue] = [queue for queue in QUEUES if queue not in ("flagged", "disputed")]
     plan = SessionPlan(queues=tuple(QueuePlan(queue=queue, source="/runs/a\x1b", keys=("k",)) for queue in kept))
     line = plan_line(plan)
     assert line.count("a␛") == len(kept)
@@ -396,8 +410,15 @@ def test_every_queue_is_described_in_a_few_words_and_no_name_is_obeyed() -> None
     assert plan_line(SessionPlan(queues=(QueuePlan(queue="again", keys=("k", "l")),))) == "2 comparisons again"
 
 
-def test_flagged_items_are_asked_again_by_their_keys() -> None:
-    plan = planned(SessionOptions(queues=(("flagged", 2.0),), flagged=("k", "l"))).plan
+@pytest.mark.parametrize(
+    ("queue", "why"),
+    [
+        ("flagged", "no item is flagged: flag some while you label"),
+        ("disputed", "no pair is disputed: hold a judge against the labels by judge check"),
+    ],
+)
+def test_flagged_and_disputed_items_are_asked_again_by_their_keys(queue: UserQueue, why: str) -> None:
+    plan = planned(SessionOptions(queues=((queue, 2.0),), **{queue: ("k", "l")})).plan
     assert plan.queues == (QueuePlan(queue="again", weight=2.0, keys=("k", "l")),)
-    with pytest.raises(UsageError, match="no item is flagged: flag some while you label"):
-        planned(SessionOptions(queues=(("flagged", 1.0),)))
+    with pytest.raises(UsageError, match=why):
+        planned(SessionOptions(queues=((queue, 1.0),)))

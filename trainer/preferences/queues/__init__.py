@@ -14,12 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from trainer.errors import Interrupted, ModelError, TrainerError, one_line
+from trainer.errors import Interrupted, ModelError, StorageError, TrainerError, one_line
+from trainer.files import FileFormat, read_json
 from trainer.preferences.records import Comparison, Preference, QueuePlan, Text
 from trainer.preferences.store import PreferenceStore
 from trainer.questions import Answer, Question
 
 T = TypeVar("T")
+
+CHECKED = "judge-check.json"
+"""Name of the file beside a store that has what a judge said of its labels."""
+CHECKED_FORMAT = FileFormat("judge-check")
 
 Ask = Callable[[Question], Answer]
 """Function that asks a model of the run to write; blocks until it has. Raises TrainerError."""
@@ -116,3 +121,17 @@ def awaited(work: Callable[[], T], why: str, context: QueueContext) -> Generator
     while not future.done():
         yield Wait(why)
     return future.result()
+
+
+def disputed_keys(store: PreferenceStore) -> list[str]:
+    """Return the keys of the comparisons in which the last check of a judge disagreed with the labels of then.
+
+    A newer label settles one. None if no judge was checked, or its file cannot be read.
+    """
+    try:
+        found = CHECKED_FORMAT.current(read_json(store.path.with_name(CHECKED)), CHECKED)
+        checked, keys = float(found["time"]), [key for key in found["disputed"] if isinstance(key, str)]
+    except (OSError, ValueError, TypeError, KeyError, StorageError):
+        return []
+    labels = ((key, store.labels_of(key)) for key in keys)
+    return [key for key, own in labels if own and (own[-1].judgement.time or 0.0) <= checked]

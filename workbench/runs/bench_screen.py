@@ -18,7 +18,6 @@ from textual.widgets import Static
 from workbench.kit.dialog import Dialog
 from workbench.kit.keys import bind
 from workbench.system.children import last_error, own_command
-from workbench.system.code_trust import PASSED_ON, trusted_code
 from workbench.text import visible
 
 
@@ -63,6 +62,8 @@ class RewardBenchScreen(Dialog[None]):
 
     def _printed(self) -> str:
         """Return what the command prints, or its error, once it has ended."""
+        from workbench.system.code_trust import PASSED_ON, trusted_code  # not above: it imports pydantic
+
         command = own_command("reward-bench", str(self._run.resolve()), "--reward", self._reward)
         trusted = os.environ | {PASSED_ON: trusted_code().passed_on()}
         with Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=trusted) as self._process:

@@ -11,6 +11,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from dpo_helper import dpo_config
+from judge_server import JudgeServer, by_length, write_rubric
 from preference_samples import labelled, reward_config
 from ranks_helper import ROUNDING, Ended, ended, hurt, largest_difference, run_ranks, started, wait_for
 from runs_helper import comparable, newest_checkpoint, outcome, record, tiny_config, workspace
@@ -209,6 +210,31 @@ def test_requests_reach_all_ranks_at_the_same_iteration(tmp_path: Path) -> None:
     assert [result.code for result in results] == [130, 0], results
     end = next(event for event in events_of(tmp_path, "steered") if isinstance(event, RunEnded))
     assert end.state == "stopped"
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_all_ranks_wait_while_the_judge_of_the_first_is_down(stops: bool, tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "runs" / "judged")
+    with JudgeServer() as server:
+        source = json.dumps(server.source(write_rubric(tmp_path), retries=0)).replace('": ', '" = ')
+        command = ["-m", "workbench", "--no-ui", "--display", "json"]
+        command += arguments(tmp_path, "judged", f"reward.sources=[{source}]", "ppo.iterations=2")
+        server.answer = lambda response: "503"
+        with started(tmp_path, [command] * 2) as processes:
+            wait_for(lambda: run.events.exists() and '"state":"paused"' in run.events.read_text())
+            if stops:
+                send(run.root, "stop")
+            else:
+                server.answer = by_length
+            results = ended(tmp_path, processes)
+        assert [result.code for result in results] == ([130, 0] if stops else [0, 0]), results
+        probes = [body for body in server.requests if len(body["messages"]) == 1]
+        assert len(probes) == 1, "the first rank alone asks"
+        if not stops:
+            asked = len(server.requests)
+            record(tiny_config(tmp_path, "run.name=one", *SETTINGS, f"reward.sources=[{source}]", "ppo.iterations=2"))
+            assert len(server.requests) > asked
+            assert largest_difference(measured(tmp_path, "judged"), measured(tmp_path, "one")) < ROUNDING
 
 
 COMMANDS = {"reward-model": ["reward-model", "train"], "dpo": ["dpo", "--trust-code"]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -55,6 +56,7 @@ class JudgeServer:
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         self.arrived = threading.Semaphore(0)  # once for each request
+        self.times: list[float] = []  # of arrival, on the monotonic clock
         self.let_go = threading.Event()
         self.most = self.now = 0  # requests at a time
         self.lock = threading.Lock()
@@ -96,6 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(size))
         with judge.lock:
             judge.keys.append(self.headers["Authorization"])
+            judge.times.append(time.monotonic())
             judge.now += 1
             judge.most = max(judge.most, judge.now)
             fault = judge.faults.pop(0) if judge.faults else ""
@@ -123,10 +126,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-def _complete(handler: _Handler, text: str) -> None:
+def _complete(handler: _Handler, text: str, before: str = "") -> None:
     message = {"role": "assistant", "content": text}
     usage = {"prompt_tokens": 100, "completion_tokens": 20}
-    handler.send(200, json.dumps({"choices": [{"message": message}], "usage": usage}))
+    handler.send(200, before + json.dumps({"choices": [{"message": message}], "usage": usage}))
 
 
 def _hang(handler: _Handler, _: str) -> None:
@@ -152,7 +155,7 @@ FAULTS: dict[str, Callable[[_Handler, str], None]] = {
     "400": _error(400),
     "401": _error(401),
     "404": _error(404),
-    "429": _error(429, Retry_After="0.2"),
+    "429": _error(429, Retry_After="2"),
     "429 at a date": _error(429, Retry_After="Wed, 21 Oct 2015 07:28:00 GMT"),
     "429 in words": _error(429, Retry_After="later"),
     "500": _error(500),
@@ -160,7 +163,7 @@ FAULTS: dict[str, Callable[[_Handler, str], None]] = {
     "redirect": _error(302, Location="/v1/elsewhere"),
     "html": lambda handler, _: handler.send(200, "<html>log in first</html>"),
     "no choices": lambda handler, _: handler.send(200, json.dumps({"choices": []})),
-    "endless": lambda handler, _: handler.send(200, b" " * (2 << 20)),
+    "endless": lambda handler, _: _complete(handler, graded(1, 1), " " * (2 << 20)),
 }
 """What may happen instead of an answer."""
 

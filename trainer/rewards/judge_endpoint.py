@@ -167,7 +167,7 @@ class _Asking:
         key = self._endpoint.key
         headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
         headers |= {"Authorization": f"Bearer {key}"} if key else {}
-        limits = httpx2.Limits(max_connections=self._source.concurrency)
+        limits = httpx2.Limits(max_connections=None)  # `limit` bounds them, and waits outside of the timeout
         proxies = not self._source.is_here  # to this machine itself none
         # No redirects: they could take the key elsewhere.
         async with (

@@ -30,6 +30,7 @@ _LARGEST = 1 << 20  # bytes of an answer with everything around it
 _REFUSED = (400, 413, 422)  # one request, as for its length
 _BUSY = (429, 503)
 _NEVER = (401, 403, 404)  # repeating it does not help
+_PROBE_TOKENS = 16
 _PROBE: Messages = [{"role": "user", "content": "Answer with the JSON object {}."}]
 
 
@@ -203,9 +204,14 @@ class _Asking:
 
     async def _attempt(self, client: httpx2.AsyncClient, messages: Messages) -> Reply | Failure:
         source, content = self._source, b""
-        place, body = f"{source.url}/chat/completions", json.dumps(self._endpoint.body(messages)).encode()
+        place, body = f"{source.url}/chat/completions", self._endpoint.body(messages)
+        if messages is _PROBE:  # whatever it says: a small model would go on and on
+            body["max_tokens"] = _PROBE_TOKENS
         try:
-            async with asyncio.timeout(source.timeout), client.stream("POST", place, content=body) as response:
+            async with (
+                asyncio.timeout(source.timeout),
+                client.stream("POST", place, content=json.dumps(body)) as response,
+            ):
                 async for part in response.aiter_raw():
                     content += part
                     if len(content) > _LARGEST:

@@ -157,20 +157,23 @@ def judge_reward(
         from trainer.rewards.judge_model import LocalJudge  # imports MLX
 
         return JudgeReward("judge", source, rubric, LocalJudge(source, between), answers)
-    schema = rubric.answer_schema(source.mode) if source.structured else None
-    return JudgeReward("judge", source, rubric, Endpoint(source, schema, between, wait), answers)
+    return JudgeReward("judge", source, rubric, Endpoint(source, _schema(source, rubric), between, wait), answers)
 
 
 def check_judge(source: JudgeSource, trust: Trust) -> None:
     """Raise RewardError if the judge does not answer a short request, or cannot; no model is loaded for it here."""
-    read_rubric(source)
+    rubric = read_rubric(source)
     trust(endpoint_code(source))
     if source.url:
-        Endpoint(source, None).check()
+        Endpoint(source, _schema(source, rubric)).check()
     else:
         from trainer.rewards.judge_model import check_local_judge  # imports MLX
 
         check_local_judge(source)
+
+
+def _schema(source: JudgeSource, rubric: Rubric) -> dict[str, Any] | None:
+    return rubric.answer_schema(source.mode) if source.structured else None
 
 
 def _standing(contests: Sequence[Contest]) -> Verdict:

@@ -206,7 +206,7 @@ class JudgeSource(_Weighted):
 
     @property
     def is_here(self) -> bool:
-        """Whether the judge is on this machine."""
+        """Return whether the judge is on this machine."""
         host = urlsplit(self.url).hostname or ""
         with contextlib.suppress(ValueError):
             return ip_address(host).is_loopback

@@ -73,7 +73,7 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardBench:
-    """What a reward makes of stored responses. Scores are weighted sums, without normalisation and penalties."""
+    """Report on a reward. Scores are weighted sums of its sources, neither normalised nor reduced by penalties."""
 
     run: str
     responses: int

@@ -25,7 +25,7 @@ from trainer.rewards.judge_reward import Contest, JudgeReward, judge_reward
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeReport:
-    """What a judge says of pairs in which people prefer one completion. Intervals are Wilson's, at 95%."""
+    """Agreement of a judge with people on pairs of which they prefer one. Intervals are Wilson's, at 95%."""
 
     model: str
     mode: str

@@ -31,7 +31,7 @@ class Judge(Protocol):
 
 
 class Contest(NamedTuple):
-    """What a judge says of a response and another one to the same prompt, asked twice with the sides swapped."""
+    """Result of comparing two responses to one prompt twice, the second time with the sides swapped."""
 
     points: float | None  # 1 if the response is better, 0 if the other is, 0.5 for a tie; None without both answers
     reason: str

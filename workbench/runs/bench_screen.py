@@ -1,4 +1,4 @@
-"""What a reward makes of a run's stored samples, as `ppo-workbench reward-bench` prints it."""
+"""Dialog with the report on a reward that `ppo-workbench reward-bench` prints."""
 
 from __future__ import annotations
 

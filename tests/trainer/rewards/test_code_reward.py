@@ -116,7 +116,7 @@ def test_hostile_programs_get_what_they_earn_and_leave_nothing(
     running = []
     for process in psutil.process_iter():
         with contextlib.suppress(OSError):  # it has ended, or is another user's
-            if str(tmp_path) in Path(f"/proc/{process.pid}/root/program.py").read_text(errors="replace"):
+            if str(tmp_path) in Path("/proc", str(process.pid), "root", "program.py").read_text(errors="replace"):
                 running.append(process)
     assert running == []
     assert set(psutil.Process().children(recursive=True)) <= before

@@ -120,7 +120,7 @@ def _gain(one: Attack) -> tuple[str, str, str]:
 def _sample_lines(sample: Judged) -> Iterator[str]:
     where = f"iteration {sample.iteration}, row {sample.row}, was {number(sample.old_score, 3)}"
     yield f"  {number(sample.score, 3)}  {where}"
-    yield f"         {visible(shortened(' '.join(sample.completion.split()), 100))}"
+    yield f"         {visible(shortened(' '.join(sample.completion.split()), 88))}"
     for name, value in sample.extra.items():
         if value not in (None, ""):
             yield f"         {visible(name)}: {visible(shortened(str(value), 90))}"
